@@ -6,7 +6,7 @@
 #include "fusedsc/backward/members.h"
 #include "fusedsc/common/checks/convolution_checks.h"
 #include "fusedsc/runtime/operator.h"
-#include "fusedsc/tuning/role.h"
+#include "fusedsc/tuning/ranked.h"
 
 namespace fusedsc {
 std::span<const tuning::Kernel<DepthwiseBackwardArguments>> depthwise_backward_kernels() {
@@ -18,8 +18,8 @@ std::span<const tuning::Kernel<DepthwiseBackwardArguments>> depthwise_backward_k
 #ifdef FUSEDSC_GPU
       gpu::depthwise_separate(),
 #endif
-      tuning::kernel_of<depthwise_backward_planes_cpu>(),
-      tuning::kernel_of<depthwise_backward_cpu>(),
+      depthwise_backward_planes_cpu(),
+      depthwise_backward_cpu(),
   };
   return list;
 }
@@ -27,20 +27,25 @@ std::span<const tuning::Kernel<DepthwiseBackwardArguments>> depthwise_backward_k
 namespace {
 
 using Kernel = tuning::Kernel<DepthwiseBackwardArguments>;
+using Ranked = tuning::Ranked<DepthwiseBackwardArguments>;
+
+/// The last of depthwise_backward_kernels().
+const Ranked kCpu[] = {{depthwise_backward_planes_cpu(), nullptr, depthwise_backward_planes_cpu_prior},
+                       {depthwise_backward_cpu(), nullptr, depthwise_backward_cpu_prior}};
 
 tuning::Choice<DepthwiseBackwardArguments> prior(const DepthwiseBackwardArguments& arguments) {
 #ifdef FUSEDSC_GPU
   if (const auto choice = gpu::depthwise_backward_prior(depthwise_backward_kernels(), arguments)) return choice;
 #endif
-  return tuning::first_of(depthwise_backward_kernels().last(2), arguments);
+  return tuning::first_that_suits(std::span<const Ranked>(kCpu), depthwise_backward_kernels().last(std::size(kCpu)),
+                                  arguments);
 }
 
-tuning::Config prior_config([[maybe_unused]] const Kernel& kernel,
-                            [[maybe_unused]] const DepthwiseBackwardArguments& a) {
+tuning::Config prior_config(const Kernel& kernel, const DepthwiseBackwardArguments& a) {
 #ifdef FUSEDSC_GPU
   if (a.x.device == Device::gpu) return gpu::depthwise_backward_prior_config(kernel, a);
 #endif
-  return {};
+  return tuning::ranked_config(std::span<const Ranked>(kCpu), kernel, a);
 }
 
 constexpr tuning::Role<DepthwiseBackwardArguments> kRole{"depthwise_conv2d.backward", depthwise_backward_kernels, prior,

@@ -40,7 +40,7 @@ const Ranked kRanked[] = {
     {pointwise_backward_separate(), never},
     {pointwise_backward_generated(), never},
 #endif
-    {tuning::kernel_of<pointwise_backward_cpu>()},
+    {pointwise_backward_cpu(), nullptr, pointwise_backward_cpu_prior},
 };
 
 tuning::Choice<PointwiseBackwardArguments> prior(const PointwiseBackwardArguments& a) {

@@ -20,7 +20,7 @@ bool suits_cpu(const SlidingChannelBackwardArguments& a) {
 }
 
 const Ranked kRanked[] = {
-    {tuning::kernel_of<sliding_channel_backward_cpu>(), suits_cpu},
+    {sliding_channel_backward_cpu(), suits_cpu, sliding_channel_backward_cpu_prior},
 #ifdef FUSEDSC_HOPPER
     {gpu::hopper::sliding_channel_backward_windows(), gpu::hopper::suits_sliding_channel_backward_windows,
      gpu::hopper::sliding_channel_backward_windows_prior},

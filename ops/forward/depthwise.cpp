@@ -5,7 +5,7 @@
 #include "fusedsc/forward/depthwise/cpu/depthwise_planes_cpu.h"
 #include "fusedsc/forward/members.h"
 #include "fusedsc/runtime/operator.h"
-#include "fusedsc/tuning/role.h"
+#include "fusedsc/tuning/ranked.h"
 #ifdef FUSEDSC_GPU
 #include "fusedsc/forward/depthwise/depthwise_kernels.h"
 #endif
@@ -14,6 +14,10 @@ namespace fusedsc {
 namespace {
 
 using Kernel = tuning::Kernel<DepthwiseArguments>;
+using Ranked = tuning::Ranked<DepthwiseArguments>;
+
+const Ranked kCpu[] = {{depthwise_planes_cpu(), nullptr, depthwise_planes_cpu_prior},
+                       {depthwise_cpu(), nullptr, depthwise_cpu_prior}};
 
 std::span<const Kernel> kernels() {
   static const std::vector<Kernel> all = [] {
@@ -22,8 +26,7 @@ std::span<const Kernel> kernels() {
     const std::span<const Kernel> gpu = gpu::depthwise_gpu_kernels();
     list.assign(gpu.begin(), gpu.end());
 #endif
-    list.push_back(tuning::kernel_of<depthwise_planes_cpu>());
-    list.push_back(tuning::kernel_of<depthwise_cpu>());
+    for (const Ranked& one : kCpu) list.push_back(one.kernel);
     return list;
   }();
   return all;
@@ -33,14 +36,14 @@ tuning::Choice<DepthwiseArguments> prior(const DepthwiseArguments& arguments) {
 #ifdef FUSEDSC_GPU
   if (const auto choice = gpu::depthwise_prior(kernels(), arguments)) return choice;
 #endif
-  return tuning::first_of(kernels().last(2), arguments);
+  return tuning::first_that_suits(std::span<const Ranked>(kCpu), kernels().last(std::size(kCpu)), arguments);
 }
 
-tuning::Config prior_config([[maybe_unused]] const Kernel& kernel, [[maybe_unused]] const DepthwiseArguments& a) {
+tuning::Config prior_config(const Kernel& kernel, const DepthwiseArguments& a) {
 #ifdef FUSEDSC_GPU
   if (a.x.device == Device::gpu) return gpu::depthwise_prior_config(kernel, a);
 #endif
-  return {};
+  return tuning::ranked_config(std::span<const Ranked>(kCpu), kernel, a);
 }
 
 constexpr tuning::Role<DepthwiseArguments> kRole{"depthwise_conv2d.forward", kernels, prior, prior_config};

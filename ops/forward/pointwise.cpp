@@ -4,7 +4,7 @@
 #include "fusedsc/forward/members.h"
 #include "fusedsc/forward/pointwise/cpu/pointwise_cpu.h"
 #include "fusedsc/runtime/operator.h"
-#include "fusedsc/tuning/role.h"
+#include "fusedsc/tuning/ranked.h"
 #ifdef FUSEDSC_GPU
 #include "fusedsc/forward/pointwise/pointwise_kernels.h"
 #endif
@@ -13,6 +13,9 @@ namespace fusedsc {
 namespace {
 
 using Kernel = tuning::Kernel<PointwiseArguments>;
+using Ranked = tuning::Ranked<PointwiseArguments>;
+
+const Ranked kCpu[] = {{pointwise_cpu(), nullptr, pointwise_cpu_prior}};
 
 std::span<const Kernel> kernels() {
   static const std::vector<Kernel> all = [] {
@@ -21,7 +24,7 @@ std::span<const Kernel> kernels() {
     const std::span<const Kernel> gpu = gpu::pointwise_gpu_kernels();
     list.assign(gpu.begin(), gpu.end());
 #endif
-    list.push_back(tuning::kernel_of<pointwise_cpu>());
+    for (const Ranked& one : kCpu) list.push_back(one.kernel);
     return list;
   }();
   return all;
@@ -31,14 +34,14 @@ tuning::Choice<PointwiseArguments> prior(const PointwiseArguments& arguments) {
 #ifdef FUSEDSC_GPU
   if (const auto choice = gpu::pointwise_prior(kernels(), arguments)) return choice;
 #endif
-  return tuning::first_of(kernels().last(1), arguments);
+  return tuning::first_that_suits(std::span<const Ranked>(kCpu), kernels().last(std::size(kCpu)), arguments);
 }
 
-tuning::Config prior_config([[maybe_unused]] const Kernel& kernel, [[maybe_unused]] const PointwiseArguments& a) {
+tuning::Config prior_config(const Kernel& kernel, const PointwiseArguments& a) {
 #ifdef FUSEDSC_GPU
   if (a.x.device == Device::gpu) return gpu::pointwise_prior_config(kernel, a);
 #endif
-  return {};
+  return tuning::ranked_config(std::span<const Ranked>(kCpu), kernel, a);
 }
 
 constexpr tuning::Role<PointwiseArguments> kRole{"pointwise_conv2d.forward", kernels, prior, prior_config};

@@ -29,12 +29,13 @@ constexpr PriorConfig kPriorConfigs[] = {
 };
 #endif
 
-tuning::Config prior_config([[maybe_unused]] const Kernel& kernel, [[maybe_unused]] const SlidingChannelArguments& a) {
+tuning::Config prior_config(const Kernel& kernel, const SlidingChannelArguments& a) {
 #ifdef FUSEDSC_HOPPER
   for (const PriorConfig& prior : kPriorConfigs) {
     if (prior.kernel == kernel.name) return prior.config(a);
   }
 #endif
+  if (std::string_view(kernel.name) == "cpu_windows") return sliding_channel_cpu_prior(a);
   return {};
 }
 
@@ -51,10 +52,10 @@ tuning::Choice<SlidingChannelArguments> prior(const SlidingChannelArguments& a) 
     if (choice.kernel != nullptr) return {&tuning::kernel_named(kernels, choice.kernel), choice.config};
   }
 #endif
-  if (a.x.device == Device::cpu && !suits_sliding_channel_cpu(sliding_channels_of(a), a.weight.sizes[0])) {
-    return tuning::first_of(kernels.last(1), a);
+  if (a.x.device == Device::cpu && suits_sliding_channel_cpu(sliding_channels_of(a), a.weight.sizes[0])) {
+    return {&kernels.front(), sliding_channel_cpu_prior(a)};
   }
-  return tuning::first_of(kernels, a);
+  return tuning::first_of(a.x.device == Device::cpu ? kernels.last(1) : kernels, a);
 }
 
 constexpr tuning::Role<SlidingChannelArguments> kRole{"sliding_channel_conv2d.forward", sliding_channel_kernels, prior,
@@ -86,10 +87,12 @@ constexpr Operator<SlidingChannelArguments> kOperator{
 
 std::span<const Kernel> sliding_channel_kernels() {
   static const Kernel list[] = {
-      tuning::kernel_of<sliding_channel_cpu>(),
+      sliding_channel_cpu(),
 #ifdef FUSEDSC_HOPPER
-      gpu::hopper::sliding_channel_windows(),           gpu::hopper::sliding_channel_resident(),
-      gpu::hopper::sliding_channel_sliced_k(),          gpu::hopper::sliding_channel_rows(),
+      gpu::hopper::sliding_channel_windows(),
+      gpu::hopper::sliding_channel_resident(),
+      gpu::hopper::sliding_channel_sliced_k(),
+      gpu::hopper::sliding_channel_rows(),
       tuning::kernel_of<sliding_channel_tf32_planes>(),
 #endif
       tuning::kernel_of<sliding_channel_composed>(),

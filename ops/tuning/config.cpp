@@ -12,7 +12,7 @@ constexpr std::array<const char*, kKnobs> kWords = {
     "channels",   "columns",     "rows",  "images",         "image_parts", "box",    "runs",   "box_runs", "products",
     "segments",   "grain",       "lanes", "groups",         "warps",       "stages", "splits", "cluster",  "strips",
     "tile_bytes", "whole_bytes", "depth", "smem_transpose", "wave_w",      "wave_c", "wave_n", "repeat_w", "repeat_c",
-    "block_n",    "group_c",     "ahead"};
+    "block_n",    "group_c",     "ahead", "vectors"};
 
 std::string all_words() {
   std::string words;

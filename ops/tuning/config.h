@@ -1,6 +1,7 @@
 /// How a kernel cuts its problem up, in words: what it is forced with, what `explain` prints and what a table stores.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -45,8 +46,10 @@ enum class Knob : std::uint8_t {
   block_n,   ///< blocks that shall fit a compute unit
   group_c,   ///< input channels that come at a time
   ahead,     ///< rows that are asked for ahead of their use
+  // Of a CPU's kernels.
+  vectors,  ///< of a matrix product's strip of columns, at most
 };
-inline constexpr std::size_t kKnobs = 30;
+inline constexpr std::size_t kKnobs = 31;
 
 /// Plain data. A knob that is 0 is one that the kernel does not know, or that it derives itself.
 struct Config {
@@ -62,6 +65,28 @@ struct Config {
 };
 
 using Configs = std::vector<Config>;
+
+/// Configs of a kernel whose loops take any length, as a CPU's do: the prior's, then others.
+class Variants {
+ public:
+  explicit Variants(const Config& prior) : configs_{prior} {}
+
+  /// Unless it is there already.
+  void add(const Config& config) {
+    if (std::find(configs_.begin(), configs_.end(), config) == configs_.end()) configs_.push_back(config);
+  }
+  /// The prior's with another value of one word.
+  void vary(Knob knob, std::int64_t value) {
+    Config config = configs_.front();
+    config[knob] = static_cast<std::int32_t>(value);
+    add(config);
+  }
+
+  const Configs& configs() const { return configs_; }
+
+ private:
+  Configs configs_;
+};
 
 /// "rows=6 images=2 box=32 products=2 stages=2"; of a kernel with nothing to choose, "".
 std::string printed(const Config& config);

@@ -68,6 +68,21 @@ inline void check_no_config(const char* kernel, const Config& config) {
   }
 }
 
+/// Of a kernel that takes what it lists: throws Unsupported, saying what there is, where a config is neither the
+/// prior's nor one of configs(arguments).
+template <class Arguments>
+void check_listed(const char* kernel, const Arguments& arguments, const Config& config, const Config& prior,
+                  Configs (*configs)(const Arguments&)) {
+  if (config == prior) return;
+  std::string others;
+  for (const Config& one : configs(arguments)) {
+    if (one == config) return;
+    others += (others.empty() ? "" : "; ") + printed(one);
+  }
+  throw Unsupported(std::string(kernel) + ": \"" + printed(config) +
+                    "\" is none of its configs for this problem: " + others);
+}
+
 /// The entry of an implementation with nothing to choose about it.
 template <auto kImplementation>
 auto kernel_of() {

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "fusedsc/tuning/choices.h"
+#include "fusedsc/tuning/force.h"
 #include "fusedsc/tuning/recorder.h"
 #include "fusedsc/tuning/store/environment.h"
 #include "fusedsc/tuning/store/store.h"
@@ -44,12 +45,18 @@ class ChoicesTest : public testing::Test, protected StoredChoices {
     run(DepthwiseGeometry::kForward, tensors.arguments(problem_));
     const auto chosen = trace.chosen();
     EXPECT_EQ(chosen.size(), 1u);
-    return chosen.at(0).choice() + ": " + chosen.at(0).reason();
+    return std::string(chosen.at(0).kernel) + ": " + chosen.at(0).reason();
   }
 
+  /// With the config that the kernel would be taken with.
   Entry entry(const char* kernel = "cpu", double microseconds = 12.5) const {
+    tuning::Config config;
+    for (const std::string& choice : problem_met_->candidates(2)) {
+      const tuning::ChoiceWords words = tuning::words_of(choice);
+      if (words.kernel == kernel) config = words.parsed_config();
+    }
     return {tuning::environment(Device::cpu), kRole, problem_met_->text, tuning::sources_of(kRole), "1",
-            {kernel, {}, microseconds},       {}};
+            {kernel, config, microseconds},   {}};
   }
   /// For the same layer with another number of images, of one digit.
   Entry with_batch(std::int64_t batch, Entry other) const {

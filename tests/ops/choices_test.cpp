@@ -4,6 +4,7 @@
 
 #include <cstring>
 #include <deque>
+#include <set>
 
 #include "fusedsc/tuning/force.h"
 #include "fusedsc/tuning/nearest.h"
@@ -82,7 +83,7 @@ TEST_F(ChoicesTest, ShippedTablesHoldForTheRelease) {
   const Entry near = with_batch(4, old);
   Entry gone = old, misfit = old;
   gone.best.kernel = "cpu_magic";
-  misfit.best.config[tuning::Knob::rows] = 3;
+  misfit.best.config = {{tuning::Knob::rows, 3}};
   for (const auto& [one, choice] : {std::pair(near, "cpu: nearest"), std::pair(gone, "cpu_planes: prior"),
                                     std::pair(misfit, "cpu_planes: prior")}) {
     ship(one);
@@ -173,7 +174,7 @@ TEST_F(ChoicesTest, UnusableOnes) {
   set("FUSEDSC_TABLE", table.string());
   Entry stale = entry(), unknown = entry("cpu_magic"), misfit = entry(), other = entry();
   stale.sources = "0123456789abcdef";
-  misfit.best.config[tuning::Knob::rows] = 3;
+  misfit.best.config = {{tuning::Knob::rows, 3}};
   other.problem += ", ";
   const std::string whole = tuning::json_of(entry());
   const std::pair<std::string, std::string> cases[] = {
@@ -220,11 +221,19 @@ TEST_F(ChoicesTest, RecordedProblem) {
   EXPECT_STREQ(problem_met_->role, kRole);
   EXPECT_EQ(problem_met_->calls, 1);
   EXPECT_EQ(problem_met_->depth, 0);
-  EXPECT_EQ(problem_met_->taken().choice, "cpu_planes");
-  EXPECT_EQ(problem_met_->candidates(16), (std::vector<std::string>{"cpu_planes", "cpu"}));
-  EXPECT_EQ(problem_met_->candidates(1), std::vector<std::string>{"cpu_planes"});
+  const auto choice_of = [&](const char* kernel) {
+    return std::string(kernel) + '/' + tuning::printed(entry(kernel).best.config);
+  };
+  const std::string planes = choice_of("cpu_planes"), tiles = choice_of("cpu");
+  EXPECT_EQ(problem_met_->taken().choice, planes);
+  EXPECT_EQ(problem_met_->candidates(2), (std::vector{planes, tiles}));
+  EXPECT_EQ(problem_met_->candidates(1), std::vector{planes});
+  const std::vector<std::string> some = problem_met_->candidates(6);
+  ASSERT_EQ(some.size(), 6u) << "each kernel with others of its configs";
+  EXPECT_EQ(std::set<std::string>(some.begin(), some.end()).size(), 6u);
+  EXPECT_TRUE(some[2].starts_with("cpu_planes/") && some[3].starts_with("cpu/")) << some[2] << ", " << some[3];
   tuning::adopt(entry("cpu"));
-  EXPECT_EQ(problem_met_->candidates(16), (std::vector<std::string>{"cpu", "cpu_planes"}));
+  EXPECT_EQ(problem_met_->candidates(2), (std::vector{tiles, planes}));
 }
 
 /// Each candidate computes the problem in the memory that it is given.

@@ -117,7 +117,7 @@ TEST_F(PinnedTest, Refused) {
 /// Nothing else runs in its place.
 TEST_F(PinnedTest, DoesNotFit) {
   Entry misfit = entry("cpu", 0);
-  misfit.best.config[tuning::Knob::rows] = 3;
+  misfit.best.config = {{tuning::Knob::rows, 3}};
   freeze({misfit});
   tuning::pin(frozen_);
   try {

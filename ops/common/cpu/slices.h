@@ -28,8 +28,9 @@ struct Slices {
   std::int64_t wanted = kSlices;
   std::int64_t groups = 1, chunks = 1;
 
-  Slices(std::int64_t images_, std::int64_t rows_, int threads)
-      : images(images_), rows(rows_), wanted(std::max<std::int64_t>(kSlices, threads)) {
+  /// At least `least` slices, if there are so many, and one for each thread.
+  Slices(std::int64_t images_, std::int64_t rows_, int threads, std::int64_t least = kSlices)
+      : images(images_), rows(rows_), wanted(std::max<std::int64_t>(least, threads)) {
     groups = std::clamp<std::int64_t>(images, 1, wanted);
     chunks = std::clamp<std::int64_t>(rows / kRowsPerChunk, 1, (wanted + groups - 1) / groups);
   }

@@ -170,7 +170,8 @@ std::size_t backward_workspace(const DscBlockBackwardArguments& block, int threa
   std::size_t bytes = DscBlockBackwardA<T>(block, threads, nullptr).workspace_bytes();
   if (wants_depthwise_gradients(block)) {
     const DepthwiseBackwardArguments depthwise = depthwise_backward_of(block);
-    bytes = std::max(bytes, BackwardB<T>({block, middle}, depthwise, threads, nullptr).workspace_bytes());
+    const auto tiling = prior_tiling<T>(depthwise, true);
+    bytes = std::max(bytes, BackwardB<T>({block, middle}, depthwise, threads, nullptr, tiling).workspace_bytes());
   }
   return arena.used() + bytes;
 }
@@ -184,7 +185,8 @@ void backward_run(const DscBlockBackwardArguments& block, const Execution& execu
   normalise(sums_of(block, middle), middle_count(block.grad_y));
   if (!wants_depthwise_gradients(block)) return;
   const DepthwiseBackwardArguments depthwise = depthwise_backward_of(block);
-  BackwardB<T>({block, middle}, depthwise, rest.threads, rest.workspace).run(rest);
+  const auto tiling = prior_tiling<T>(depthwise, true);
+  BackwardB<T>({block, middle}, depthwise, rest.threads, rest.workspace, tiling).run(rest);
 }
 
 template <class T>

@@ -38,7 +38,7 @@ struct DscMiddle {
   DscMiddle(const Block& block, Arena& arena)
       : depthwise(depthwise_of(block)),
         stored(block.d),
-        plan(depthwise, 1, true),
+        plan(depthwise, 1, prior_tiling<T>(depthwise, true)),
         parameters(plan.blocks, plan.multiplier, block.window, static_cast<bool>(block.dw_bias), {}, arena),
         activation(block.activation),
         scale(arena.take<T>(pitch())),

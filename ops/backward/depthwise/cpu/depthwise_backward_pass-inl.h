@@ -23,6 +23,35 @@ HWY_BEFORE_NAMESPACE();
 namespace fusedsc {
 namespace HWY_NAMESPACE {
 
+/// How a backward pass is cut up, in words: "channels=96 rows=4 splits=16".
+struct DepthwiseBackwardTiling {
+  std::int64_t channels = 1;              ///< of a block, at most
+  std::int64_t rows = 1;                  ///< of the input that kernels compute together
+  std::int64_t splits = Slices::kSlices;  ///< pieces of work, at least, if there are so many
+
+  DepthwiseBackwardTiling() = default;
+  explicit DepthwiseBackwardTiling(const Config& config)
+      : channels(config[Knob::channels]), rows(config[Knob::rows]), splits(config[Knob::splits]) {}
+
+  Config config() const { return {{Knob::channels, channels}, {Knob::rows, rows}, {Knob::splits, splits}}; }
+};
+
+/// What is taken where nothing was measured; `one_block` keeps channels together.
+template <class T>
+DepthwiseBackwardTiling prior_tiling(const DepthwiseBackwardArguments& arguments, bool one_block = false) {
+  const GradientGeometry geometry(arguments.window, arguments.x.sizes, arguments.grad_y.sizes);
+  DepthwiseBackwardTiling tiling;
+  tiling.rows = std::clamp<std::int64_t>(56 / std::max<std::int64_t>(geometry.input_columns, 1), 1,
+                                         most_gradient_rows(arguments.window));
+  const bool runs = one_block || (layout_of(arguments.x.sizes, arguments.x.strides) == Layout::channels_last &&
+                                  layout_of(arguments.grad_y.sizes, arguments.grad_y.strides) == Layout::channels_last);
+  const std::int64_t rows = one_block ? 0 : geometry.reach + 3;  // a few more in use for x and grad_x
+  tiling.channels =
+      cached_channels(arguments.weight.sizes[0], rows * geometry.ring_columns * static_cast<std::int64_t>(sizeof(T)),
+                      runs ? Layout::channels_last : Layout::contiguous);
+  return tiling;
+}
+
 /// Everything a backward pass keeps in the workspace, and how it is cut up. Slices are of input rows; channels are
 /// counted with their repeats until a row of grad_x is stored. `Gradients` gives the output gradients:
 ///   Gradients(const Context&, const DepthwiseBackwardArguments&, const ChannelBlocks&, Arena&), kOneBlock;
@@ -33,6 +62,7 @@ struct DepthwiseBackwardPass {
   Slices slices;
   GradientGeometry geometry;
   std::int64_t multiplier;
+  std::int64_t rows_at_once;  ///< of the input, in the kernels
   ChannelBlocks blocks;
   Arena arena;
   DepthwiseParameters<T> parameters;
@@ -45,12 +75,14 @@ struct DepthwiseBackwardPass {
   DepthwiseGradientSums<T> sums;
 
   DepthwiseBackwardPass(const typename Gradients::Context& context, const DepthwiseBackwardArguments& arguments_,
-                        int threads, void* workspace)
+                        int threads, void* workspace, const DepthwiseBackwardTiling& tiling)
       : arguments(arguments_),
-        slices(arguments.x.sizes[0], arguments.x.sizes[2], threads),
+        slices(arguments.x.sizes[0], arguments.x.sizes[2], threads, tiling.splits),
         geometry(arguments.window, arguments.x.sizes, arguments.grad_y.sizes),
         multiplier(channel_multiplier(arguments.x, arguments.weight)),
-        blocks(choose_blocks()),
+        rows_at_once(tiling.rows),
+        blocks(channel_blocks<T>(arguments.weight.sizes[0], multiplier, tiling.channels,
+                                 Gradients::kOneBlock ? 1 : slices.missing_parts())),
         arena(workspace),
         parameters(blocks, multiplier, arguments.window, false, arguments.prologue, arena),
         gradients(context, arguments, blocks, arena),
@@ -65,17 +97,6 @@ struct DepthwiseBackwardPass {
               has_whole_lines(arguments.grad_x, kLanes<T> * static_cast<std::int64_t>(sizeof(T))) &&
               streams_pay(arguments.grad_x.elements() * static_cast<std::int64_t>(sizeof(T)));
     sums = DepthwiseGradientSums<T>(arguments, blocks, parameters.tap_count, slices.count(), lanes, arena);
-  }
-
-  ChannelBlocks choose_blocks() const {
-    if (Gradients::kOneBlock)
-      return channel_blocks<T>(arguments.weight.sizes[0], multiplier, 0, Layout::channels_last, 1);
-    const bool runs = layout_of(arguments.x.sizes, arguments.x.strides) == Layout::channels_last &&
-                      layout_of(arguments.grad_y.sizes, arguments.grad_y.strides) == Layout::channels_last;
-    const std::int64_t rows = geometry.reach + 3;  // a few more in use for x and grad_x
-    return channel_blocks<T>(arguments.weight.sizes[0], multiplier,
-                             rows * geometry.ring_columns * static_cast<std::int64_t>(sizeof(T)),
-                             runs ? Layout::channels_last : Layout::contiguous, slices.missing_parts());
   }
 
   /// One lane's scratch. Rows are [columns][pitch].
@@ -93,7 +114,7 @@ struct DepthwiseBackwardPass {
 
     Lane(const DepthwiseBackwardPass& pass, Arena& arena)
         : gradients(pass.gradients, arena),
-          kernel(pass.geometry, arena),
+          kernel(pass.geometry, pass.rows_at_once, arena),
           grad(kernel.ring_rows(), pass.geometry.ring_columns, pass.geometry.ring_left, pass.blocks.pitch, arena),
           padded_input(kernel.wants_padded_input() ? 1 : 0, kernel.wants_padded_input() ? kernel.padded_columns() : 0,
                        pass.arguments.window.padding.left, pass.blocks.pitch, arena) {
@@ -168,8 +189,8 @@ struct DepthwiseBackwardPass {
                   .channel = first,
                   .channels = blocks.size(block),
                   .multiplier = multiplier};
-    const T* input[kMaxRows];
-    T* grad_input[kMaxRows];
+    const T* input[kMostGradientRows];
+    T* grad_input[kMostGradientRows];
     for (std::int64_t r = 0; r < count; ++r) {
       part.row = h + r;
       if (want_weight) input[r] = input_row(part, block, lane, lane.input + r * row_size);
@@ -269,8 +290,6 @@ struct DepthwiseBackwardPass {
       }
     }
   }
-
-  static constexpr std::int64_t kMaxRows = 8;
 };
 
 }  // namespace HWY_NAMESPACE

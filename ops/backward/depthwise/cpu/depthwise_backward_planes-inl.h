@@ -19,6 +19,22 @@ HWY_BEFORE_NAMESPACE();
 namespace fusedsc {
 namespace HWY_NAMESPACE {
 
+template <class T>
+PlaneWork work_of(const DepthwiseBackwardArguments& arguments) {
+  const Sizes& x = arguments.x.sizes;
+  const Window& window = arguments.window;
+  const std::int64_t row_bytes = (x[3] + kLanes<T>)*std::int64_t{sizeof(T)};
+  const bool is_wanted = arguments.grad_x.data != nullptr || arguments.grad_weight.data != nullptr;
+  return {.images = x[0],
+          .channels = x[1],
+          .rows = x[2],
+          .row_bytes = row_bytes,
+          .plane_bytes = x[2] * x[3] * std::int64_t{sizeof(T)},
+          .unit = window.stride[0] == 1 ? kPlaneRows[0] : window.stride[0],
+          .load_bytes = x[2] * row_bytes + 1,
+          .can_fetch = is_wanted && is_three_by_three(window) && window.stride[0] == 1 && window.stride[1] == 1};
+}
+
 /// A backward pass over planes: the gradients that some input rows of a channel pull from are loaded with their
 /// padding; from them come the rows' gradients and, with the inputs, their share of the weight's.
 template <class T>
@@ -32,6 +48,7 @@ struct DepthwiseBackwardPlanes {
   PlaneTasks tasks;
   std::int64_t chunk_rows;    ///< input rows of a plane that are computed together: a multiple of the vertical stride
   std::int64_t chunk_planes;  ///< planes whose rows are loaded together, where they are few
+  bool fetches;               ///< what the next part reads and writes
   bool want_input, want_weight;
   bool input_direct;    ///< the kernels read x itself
   bool store_direct;    ///< grad_x is written in place
@@ -42,7 +59,8 @@ struct DepthwiseBackwardPlanes {
   T* grad_bias = nullptr;    ///< [group][channel]
   T* sums = nullptr;         ///< [2][group][channel]: sum of g, sum of g*(x - mean)
 
-  DepthwiseBackwardPlanes(const DepthwiseBackwardArguments& arguments_, int threads, void* workspace)
+  DepthwiseBackwardPlanes(const DepthwiseBackwardArguments& arguments_, int threads, void* workspace,
+                          const PlaneTiling& tiling)
       : arguments(arguments_),
         geometry(arguments.window, arguments.x.sizes[3], kLanes<T>),
         tap_count(geometry.tap_count()),
@@ -51,7 +69,10 @@ struct DepthwiseBackwardPlanes {
         input{arguments.x, arguments.prologue},
         raw_input{arguments.x, kNoPrologue},
         gradient{arguments.grad_y, arguments.gradient_prologue},
-        tasks(arguments.x.sizes[0], arguments.x.sizes[1], rows * columns * std::int64_t{sizeof(T)}),
+        tasks(arguments.x.sizes[0], arguments.x.sizes[1], rows * columns * std::int64_t{sizeof(T)}, tiling.splits),
+        chunk_rows(tiling.rows),
+        chunk_planes(tiling.channels),
+        fetches(tiling.ahead > 0),
         want_input(arguments.grad_x.data != nullptr),
         want_weight(arguments.grad_weight.data != nullptr),
         input_direct(!arguments.prologue && geometry.window.stride[1] == 1 && arguments.x.dtype == kComputeType<T>),
@@ -59,11 +80,6 @@ struct DepthwiseBackwardPlanes {
         three_by_three(is_three_by_three(geometry.window) && geometry.classes() == 1),
         lanes(std::min<std::int64_t>(threads, tasks.count())),
         arena(workspace) {
-    const std::int64_t row_bytes = (columns + kLanes<T>)*std::int64_t{sizeof(T)};
-    chunk_rows = rows_of_chunk(rows, std::max(kChunkBytes / row_bytes, kLeastRows),
-                               geometry.window.stride[0] == 1 ? kPlaneRows[0] : geometry.window.stride[0]);
-    chunk_planes =
-        chunk_rows < rows ? 1 : std::clamp<std::int64_t>(kChunkBytes / (rows * row_bytes + 1), 1, tasks.block);
     const std::int64_t partial = tasks.groups * tasks.channels;
     if (want_weight) grad_weight = arena.take<T>(partial * tap_count);
     if (arguments.grad_bias) grad_bias = arena.take<T>(partial);
@@ -132,8 +148,7 @@ struct DepthwiseBackwardPlanes {
       if (sums != nullptr) std::fill_n(sums_of(which) + first, channels.size(), T(0));
     }
     const PlaneParts parts{images, channels, rows, chunk_rows, chunk_planes};
-    // Planes of several chunks are so large that their tensors come from memory.
-    const bool is_wanted = want_input || want_weight, fetches = is_wanted && three_by_three && chunk_rows < rows;
+    const bool is_wanted = want_input || want_weight;
     const auto queue = [&](const PlanePart& part, const PlanePart& next, Prefetcher& prefetcher) {
       prefetch(part, next, prefetcher);
     };

@@ -67,12 +67,56 @@ struct TensorGradients {
 
 template <class T>
 struct TensorPass : DepthwiseBackwardPass<T, TensorGradients<T>> {
-  TensorPass(const DepthwiseBackwardArguments& arguments, int threads, void* workspace)
-      : DepthwiseBackwardPass<T, TensorGradients<T>>({}, arguments, threads, workspace) {}
+  TensorPass(const DepthwiseBackwardArguments& arguments, int threads, void* workspace,
+             const DepthwiseBackwardTiling& tiling)
+      : DepthwiseBackwardPass<T, TensorGradients<T>>({}, arguments, threads, workspace, tiling) {}
 };
 
-Plan<DepthwiseBackwardArguments> depthwise_backward_plan(const DepthwiseBackwardArguments& arguments, int threads) {
-  return plan_of_pass_by_type<TensorPass>(arguments, threads);
+Config depthwise_backward_prior(const DepthwiseBackwardArguments& arguments) {
+  return (arguments.x.dtype == DataType::float64 ? prior_tiling<double>(arguments) : prior_tiling<float>(arguments))
+      .config();
+}
+
+template <class T>
+Configs depthwise_backward_configs(const DepthwiseBackwardArguments& arguments) {
+  const DepthwiseBackwardTiling prior = prior_tiling<T>(arguments);
+  const std::int64_t channels = arguments.weight.sizes[0];
+  tuning::Variants variants(prior.config());
+  // Channels and splits, of which several may come to the same.
+  std::vector<std::pair<std::int64_t, std::int64_t>> seen;
+  for (const std::int64_t splits : {prior.splits, prior.splits / 4, std::int64_t{1}}) {
+    for (const std::int64_t most : {prior.channels, prior.channels / 2, prior.channels * 2}) {
+      DepthwiseBackwardTiling tiling = prior;
+      if (most != prior.channels) tiling.channels = std::clamp<std::int64_t>(round_up(most, kLanes<T>), 1, channels);
+      tiling.splits = splits;
+      const Slices slices(arguments.x.sizes[0], arguments.x.sizes[2], 1, splits);
+      const std::int64_t multiplier = channel_multiplier(arguments.x, arguments.weight);
+      const std::pair cut(slices.count(),
+                          channel_blocks<T>(channels, multiplier, tiling.channels, slices.missing_parts()).block);
+      if (std::find(seen.begin(), seen.end(), cut) != seen.end()) continue;
+      seen.push_back(cut);
+      variants.add(tiling.config());
+    }
+  }
+  for (const std::int64_t rows : {1, 2, 4, 8}) {
+    if (rows > std::min(most_gradient_rows(arguments.window), arguments.x.sizes[2])) continue;
+    DepthwiseBackwardTiling other = prior;
+    other.rows = rows;
+    variants.add(other.config());
+    other.splits /= 4;
+    if (other.rows != prior.rows) variants.add(other.config());
+  }
+  return variants.configs();
+}
+
+Configs depthwise_backward_all(const DepthwiseBackwardArguments& arguments) {
+  return arguments.x.dtype == DataType::float64 ? depthwise_backward_configs<double>(arguments)
+                                                : depthwise_backward_configs<float>(arguments);
+}
+
+Plan<DepthwiseBackwardArguments> depthwise_backward_plan(const DepthwiseBackwardArguments& arguments,
+                                                         const Config& config, int threads) {
+  return plan_of_pass_by_type<TensorPass>(arguments, threads, DepthwiseBackwardTiling(config));
 }
 
 }  // namespace HWY_NAMESPACE
@@ -83,17 +127,28 @@ HWY_AFTER_NAMESPACE();
 namespace fusedsc {
 namespace {
 
+HWY_EXPORT(depthwise_backward_prior);
+HWY_EXPORT(depthwise_backward_all);
 HWY_EXPORT(depthwise_backward_plan);
+
+tuning::Configs configs(const DepthwiseBackwardArguments& a) { return HWY_DYNAMIC_DISPATCH(depthwise_backward_all)(a); }
 
 }  // namespace
 
-Implementation<DepthwiseBackwardArguments> depthwise_backward_cpu() {
+tuning::Config depthwise_backward_cpu_prior(const DepthwiseBackwardArguments& a) {
+  return HWY_DYNAMIC_DISPATCH(depthwise_backward_prior)(a);
+}
+
+tuning::Kernel<DepthwiseBackwardArguments> depthwise_backward_cpu() {
   return {
       .name = "cpu",
-      .why_not =
-          [](const DepthwiseBackwardArguments& arguments) { return needs_device(Device::cpu, arguments.x.device); },
-      .plan = [](const DepthwiseBackwardArguments& arguments,
-                 int threads) { return HWY_DYNAMIC_DISPATCH(depthwise_backward_plan)(arguments, threads); },
+      .unsupported = [](const DepthwiseBackwardArguments& a) { return needs_device(Device::cpu, a.x.device); },
+      .configs = configs,
+      .plan =
+          [](const DepthwiseBackwardArguments& a, const tuning::Config& config, int threads) {
+            tuning::check_listed("cpu", a, config, depthwise_backward_cpu_prior(a), configs);
+            return HWY_DYNAMIC_DISPATCH(depthwise_backward_plan)(a, config, threads);
+          },
   };
 }
 

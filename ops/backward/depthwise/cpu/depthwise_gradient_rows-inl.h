@@ -46,6 +46,12 @@ struct GradientGeometry {
   }
 };
 
+/// The most input rows that a call of GradientRowKernel takes: a few rows share the loads of the weights.
+inline constexpr std::int64_t kMostGradientRows = 8;
+inline std::int64_t most_gradient_rows(const Window& window) {
+  return is_three_by_three(window) && window.stride[0] == 1 ? kMostGradientRows : 1;
+}
+
 /// What one call of GradientRowKernel works on: `count` input rows from `row`. Input and gradient rows as in
 /// GradientRows; null where not wanted.
 template <class T>
@@ -63,17 +69,14 @@ struct InputRows {
 template <class T>
 class GradientRowKernel {
  public:
-  GradientRowKernel(const GradientGeometry& geometry, Arena& arena)
-      : geometry_(geometry), three_by_three_(is_three_by_three(geometry.window)) {
+  /// `rows`: worth passing to one call, no more than most_gradient_rows().
+  GradientRowKernel(const GradientGeometry& geometry, std::int64_t rows, Arena& arena)
+      : geometry_(geometry), rows_at_once_(rows), three_by_three_(is_three_by_three(geometry.window)) {
     if (three_by_three_) return;
     taps_ = arena.take<Tap<T>>(geometry.window.kernel[0] * geometry.window.kernel[1]);
   }
 
-  /// Input rows worth passing to one call: a few rows share the loads of the weights.
-  std::int64_t rows_at_once() const {
-    if (!three_by_three_ || geometry_.window.stride[0] != 1) return 1;
-    return std::clamp<std::int64_t>(56 / std::max<std::int64_t>(geometry_.input_columns, 1), 1, kMaxRows);
-  }
+  std::int64_t rows_at_once() const { return rows_at_once_; }
   /// Gradient rows that such a call has in use.
   std::int64_t ring_rows() const { return geometry_.reach + rows_at_once(); }
   /// Whether the inputs must come with the convolution's padding, as rows of padded_columns() from column
@@ -95,14 +98,12 @@ class GradientRowKernel {
   }
 
  private:
-  static constexpr std::int64_t kMaxRows = 8;
-
   template <bool kInput, bool kWeight, class GradRow>
   void run_three(const InputRows<T>& rows, const GradRow& grad_row, const DepthwiseWeights<T>& weights, T* grad_weight,
                  std::int64_t channels) {
     const std::int64_t distance = rows.row + geometry_.window.padding.top;
     const std::int64_t left = geometry_.window.padding.left;
-    const T* grad[kMaxRows + 2];
+    const T* grad[kMostGradientRows + 2];
     const GradientRows<T> gradient{grad,
                                    channels,
                                    rows.input,
@@ -189,6 +190,7 @@ class GradientRowKernel {
   }
 
   const GradientGeometry& geometry_;
+  std::int64_t rows_at_once_;
   bool three_by_three_;
   Tap<T>* taps_ = nullptr;
 };

@@ -14,9 +14,19 @@ HWY_BEFORE_NAMESPACE();
 namespace fusedsc {
 namespace HWY_NAMESPACE {
 
+PlaneWork depthwise_backward_planes_work(const DepthwiseBackwardArguments& arguments) {
+  return arguments.x.dtype == DataType::float64 ? work_of<double>(arguments) : work_of<float>(arguments);
+}
+Config depthwise_backward_planes_prior(const DepthwiseBackwardArguments& arguments) {
+  return depthwise_backward_planes_work(arguments).prior().config();
+}
+Configs depthwise_backward_planes_all(const DepthwiseBackwardArguments& arguments) {
+  return depthwise_backward_planes_work(arguments).configs();
+}
+
 Plan<DepthwiseBackwardArguments> depthwise_backward_planes_plan(const DepthwiseBackwardArguments& arguments,
-                                                                int threads) {
-  return plan_of_pass_by_type<DepthwiseBackwardPlanes>(arguments, threads);
+                                                                const Config& config, int threads) {
+  return plan_of_pass_by_type<DepthwiseBackwardPlanes>(arguments, threads, PlaneTiling(config));
 }
 
 }  // namespace HWY_NAMESPACE
@@ -27,6 +37,8 @@ HWY_AFTER_NAMESPACE();
 namespace fusedsc {
 namespace {
 
+HWY_EXPORT(depthwise_backward_planes_prior);
+HWY_EXPORT(depthwise_backward_planes_all);
 HWY_EXPORT(depthwise_backward_planes_plan);
 
 std::string why_not_planes(const DepthwiseBackwardArguments& arguments) {
@@ -42,14 +54,26 @@ std::string why_not_planes(const DepthwiseBackwardArguments& arguments) {
   return reason;
 }
 
+tuning::Configs configs(const DepthwiseBackwardArguments& a) {
+  return HWY_DYNAMIC_DISPATCH(depthwise_backward_planes_all)(a);
+}
+
 }  // namespace
 
-Implementation<DepthwiseBackwardArguments> depthwise_backward_planes_cpu() {
+tuning::Config depthwise_backward_planes_cpu_prior(const DepthwiseBackwardArguments& a) {
+  return HWY_DYNAMIC_DISPATCH(depthwise_backward_planes_prior)(a);
+}
+
+tuning::Kernel<DepthwiseBackwardArguments> depthwise_backward_planes_cpu() {
   return {
       .name = "cpu_planes",
-      .why_not = why_not_planes,
-      .plan = [](const DepthwiseBackwardArguments& arguments,
-                 int threads) { return HWY_DYNAMIC_DISPATCH(depthwise_backward_planes_plan)(arguments, threads); },
+      .unsupported = why_not_planes,
+      .configs = configs,
+      .plan =
+          [](const DepthwiseBackwardArguments& a, const tuning::Config& config, int threads) {
+            tuning::check_listed("cpu_planes", a, config, depthwise_backward_planes_cpu_prior(a), configs);
+            return HWY_DYNAMIC_DISPATCH(depthwise_backward_planes_plan)(a, config, threads);
+          },
   };
 }
 

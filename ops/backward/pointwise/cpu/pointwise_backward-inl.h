@@ -43,11 +43,12 @@ class PointwiseGradientTile {
   /// if there are such, of `window_positions` with those of the task `window`.
   PointwiseGradientTile(const PointwiseGradientViews& views, const ConstTensorView& weight, std::int64_t groups,
                         std::int64_t positions, std::int64_t window_positions, const PointwiseGradientTask& window,
-                        const std::optional<WeightGradient<T>>& grad_weight, Arena& arena)
-      : views_(views), groups_(groups), grad_weight_(grad_weight) {
+                        const std::optional<WeightGradient<T>>& grad_weight, const GemmBlocks& blocks, Arena& arena)
+      : views_(views), groups_(groups), grad_weight_(grad_weight), blocks_(blocks) {
     if (views.grad_x) {
       weight_.emplace(weight, groups, false,
-                      Major::kChannelMajor ? PackedWeight<T>::Role::scalars : PackedWeight<T>::Role::vectors, arena);
+                      Major::kChannelMajor ? PackedWeight<T>::Role::scalars : PackedWeight<T>::Role::vectors, arena,
+                      blocks);
     }
     const std::int64_t channels = views.x.sizes[1], outputs = views.grad_y.sizes[1];
     const auto larger = [&](std::int64_t all, std::int64_t part) {
@@ -94,8 +95,10 @@ class PointwiseGradientTile {
   std::int64_t steps(std::int64_t positions, const PointwiseGradientTask& task) const {
     const std::int64_t channels = task.channels.size() / groups_, outputs = task.outputs.size() / groups_;
     std::int64_t steps = 0;
-    if (task.grad_weight) steps += gemm_steps(Gemm<T>{.rows = outputs, .columns = channels, .depth = positions});
-    if (task.grad_x) steps += gemm_steps(Gemm<T>{.rows = positions, .columns = channels, .depth = outputs});
+    if (task.grad_weight)
+      steps += gemm_steps(Gemm<T>{.rows = outputs, .columns = channels, .depth = positions, .blocks = blocks_});
+    if (task.grad_x)
+      steps += gemm_steps(Gemm<T>{.rows = positions, .columns = channels, .depth = outputs, .blocks = blocks_});
     return steps * groups_;
   }
 
@@ -137,7 +140,7 @@ class PointwiseGradientTile {
     const auto a = activated.data != nullptr
                        ? activated
                        : read_patch_of_lines<Major, T>(views_.x, tile, task.channels, in_place, a_, prologue);
-    Gemm<T> product{.depth = positions, .c_row = grad_weight_->pitch(), .accumulate = !first};
+    Gemm<T> product{.depth = positions, .c_row = grad_weight_->pitch(), .accumulate = !first, .blocks = blocks_};
     if constexpr (Major::kChannelMajor) {
       const bool narrow_outputs = grad_weight_->transposed();
       const Patch<const T>& lines = narrow_outputs ? a : grad;
@@ -267,6 +270,7 @@ class PointwiseGradientTile {
   std::int64_t groups_;
   std::optional<PackedWeight<T>> weight_;  ///< the lane's own
   const std::optional<WeightGradient<T>>& grad_weight_;
+  GemmBlocks blocks_;
   T* grad_ = nullptr;
   T* output_ = nullptr;
   T* a_ = nullptr;

@@ -11,11 +11,23 @@
 
 #include "fusedsc/backward/pointwise/cpu/pointwise_backward-inl.h"
 #include "fusedsc/common/cpu/positions.h"
+#include "fusedsc/forward/pointwise/cpu/pointwise_tiling-inl.h"
 #include "fusedsc/runtime/pass-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace fusedsc {
 namespace HWY_NAMESPACE {
+
+/// Which of two ways lanes share a weight gradient out: "splits=1" and "splits=16".
+enum class WeightCopies { derived, one, of_each_lane };
+
+struct PointwiseBackwardTiling : PointwiseTiling {
+  WeightCopies copies = WeightCopies::derived;
+
+  explicit PointwiseBackwardTiling(const Config& config) : PointwiseTiling(config) {
+    if (config[Knob::splits] != 0) copies = config[Knob::splits] == 1 ? WeightCopies::one : WeightCopies::of_each_lane;
+  }
+};
 
 /// Lanes take slices of the positions; each has its own copy of the weight gradient, and a second pass adds them.
 /// Where the weight is large for the number of positions those copies would cost more than they save: then lanes take
@@ -26,22 +38,26 @@ class PointwiseBackward {
  public:
   using Major = Order<T>;
 
-  PointwiseBackward(const PointwiseBackwardArguments& arguments, int threads, void* workspace)
+  PointwiseBackward(const PointwiseBackwardArguments& arguments, int threads, void* workspace,
+                    const PointwiseBackwardTiling& tiling)
       : arguments_(arguments),
+        tiling_(tiling),
         views_(arguments, !Major::kChannelMajor),
         channels_(views_.x.sizes[1]),
         outputs_(views_.grad_y.sizes[1]),
-        tiles_(tiles_of(2 * (channels_ + outputs_), threads)),
+        tiles_(tiles_of(tiling.positions, threads)),
         window_tiles_(tiles_),
         arena_(workspace),
         lanes_(std::min<std::int64_t>(threads, tiles_.slices)) {
     const std::int64_t positions = arguments.x.sizes[0] * arguments.x.sizes[2] * arguments.x.sizes[3];
     windows_ = std::min<std::int64_t>(threads, std::max(channels_, outputs_) / kLanes<T>);
     by_windows_ = arguments.grad_weight && arguments.groups == 1 && lanes_ > 1 && windows_ > 1 &&
-                  2 * lanes_ * arguments.weight.elements() > positions * (channels_ + outputs_);
+                  (tiling.copies == WeightCopies::derived
+                       ? 2 * lanes_ * arguments.weight.elements() > positions * (channels_ + outputs_)
+                       : tiling.copies == WeightCopies::one);
     if (by_windows_) {
       window_ = window_task({0, round_up((std::max(channels_, outputs_) + windows_ - 1) / windows_, kLanes<T>)});
-      window_tiles_ = tiles_of(window_.channels.size() + window_.outputs.size(), threads);
+      window_tiles_ = tiles_of(tile_positions<Major, T>(window_.channels.size() + window_.outputs.size()), threads);
     }
     if (arguments.grad_weight) {
       grad_weight_.emplace(arguments.grad_weight, arguments.groups, Major::kChannelMajor && outputs_ < channels_,
@@ -83,9 +99,7 @@ class PointwiseBackward {
     run_slices(window_tiles_, {0, window_tiles_.slices}, window_task(window), 0, scratch);
   }
 
-  /// Tiles with so many elements per position.
-  LineTiles tiles_of(std::int64_t elements, int threads) const {
-    const std::int64_t positions = tile_positions<Major, T>(elements);
+  LineTiles tiles_of(std::int64_t positions, int threads) const {
     return {views_.x.sizes, positions, Major::kPositions, threads, !Major::kChannelMajor};
   }
 
@@ -98,8 +112,8 @@ class PointwiseBackward {
   std::int64_t scratch_lanes() const { return by_windows_ ? std::max(lanes_, windows_) : lanes_; }
 
   PointwiseGradientTile<T, Order> tile_scratch(Arena& arena) const {
-    return {views_, arguments_.weight, arguments_.groups, tiles_.size(), window_tiles_.size(), window_, grad_weight_,
-            arena};
+    return {views_,  arguments_.weight, arguments_.groups, tiles_.size(), window_tiles_.size(),
+            window_, grad_weight_,      tiling_.blocks,    arena};
   }
 
   /// All tiles of the slices, one after the other.
@@ -125,6 +139,7 @@ class PointwiseBackward {
   }
 
   const PointwiseBackwardArguments& arguments_;
+  PointwiseBackwardTiling tiling_;
   PointwiseGradientViews views_;
   std::int64_t channels_, outputs_;
   LineTiles tiles_, window_tiles_;
@@ -141,12 +156,48 @@ using PointwiseBackwardByChannel = PointwiseBackward<T, ChannelMajor>;
 template <class T>
 using PointwiseBackwardByPosition = PointwiseBackward<T, PositionMajor>;
 
-Plan<PointwiseBackwardArguments> pointwise_backward_plan(const PointwiseBackwardArguments& arguments, int threads) {
-  const PointwiseGradientViews views(arguments, false);
-  const bool channel_major = views.x.sizes[3] >= kLeastLine<float> &&
-                             all_contiguous(views.x, views.grad_y, views.output, views.grad_add, views.grad_x);
-  if (channel_major) return plan_of_pass_by_type<PointwiseBackwardByChannel>(arguments, threads);
-  return plan_of_pass_by_type<PointwiseBackwardByPosition>(arguments, threads);
+PointwiseWork work_of(const PointwiseBackwardArguments& arguments) {
+  const PointwiseGradientViews by_channel(arguments, false), by_position(arguments, true);
+  const std::int64_t channels = arguments.x.sizes[1], outputs = arguments.grad_y.sizes[1];
+  PointwiseWork work;
+  work.contiguous =
+      all_contiguous(by_channel.x, by_channel.grad_y, by_channel.output, by_channel.grad_add, by_channel.grad_x);
+  work.by_channel = by_channel.x.sizes;
+  work.by_position = by_position.x.sizes;
+  work.elements = 2 * (channels + outputs);
+  work.columns = channels / arguments.groups;
+  work.depth = std::max(outputs / arguments.groups, by_position.x.sizes[2] * by_position.x.sizes[3]);
+  return work;
+}
+
+Config pointwise_backward_prior(const PointwiseBackwardArguments& arguments) {
+  const PointwiseWork work = work_of(arguments);
+  return (arguments.x.dtype == DataType::float64 ? prior_tiling<double>(work) : prior_tiling<float>(work)).config();
+}
+
+template <class T>
+Configs backward_configs(const PointwiseBackwardArguments& arguments) {
+  Configs configs = pointwise_configs<T>(work_of(arguments));
+  const bool may_be_shared = std::max(arguments.x.sizes[1], arguments.grad_y.sizes[1]) >= 2 * kLanes<T>;
+  if (!arguments.grad_weight || arguments.groups > 1 || !may_be_shared) return configs;
+  const Config prior = configs.front();
+  for (const std::int32_t splits : {1, static_cast<std::int32_t>(Slices::kSlices)}) {
+    configs.push_back(prior);
+    configs.back()[Knob::splits] = splits;
+  }
+  return configs;
+}
+
+Configs pointwise_backward_all(const PointwiseBackwardArguments& arguments) {
+  return arguments.x.dtype == DataType::float64 ? backward_configs<double>(arguments)
+                                                : backward_configs<float>(arguments);
+}
+
+Plan<PointwiseBackwardArguments> pointwise_backward_plan(const PointwiseBackwardArguments& arguments,
+                                                         const Config& config, int threads) {
+  const PointwiseBackwardTiling tiling(config);
+  if (tiling.channel_major) return plan_of_pass_by_type<PointwiseBackwardByChannel>(arguments, threads, tiling);
+  return plan_of_pass_by_type<PointwiseBackwardByPosition>(arguments, threads, tiling);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -157,17 +208,28 @@ HWY_AFTER_NAMESPACE();
 namespace fusedsc {
 namespace {
 
+HWY_EXPORT(pointwise_backward_prior);
+HWY_EXPORT(pointwise_backward_all);
 HWY_EXPORT(pointwise_backward_plan);
+
+tuning::Configs configs(const PointwiseBackwardArguments& a) { return HWY_DYNAMIC_DISPATCH(pointwise_backward_all)(a); }
 
 }  // namespace
 
-Implementation<PointwiseBackwardArguments> pointwise_backward_cpu() {
+tuning::Config pointwise_backward_cpu_prior(const PointwiseBackwardArguments& a) {
+  return HWY_DYNAMIC_DISPATCH(pointwise_backward_prior)(a);
+}
+
+tuning::Kernel<PointwiseBackwardArguments> pointwise_backward_cpu() {
   return {
       .name = "cpu",
-      .why_not =
-          [](const PointwiseBackwardArguments& arguments) { return needs_device(Device::cpu, arguments.x.device); },
-      .plan = [](const PointwiseBackwardArguments& arguments,
-                 int threads) { return HWY_DYNAMIC_DISPATCH(pointwise_backward_plan)(arguments, threads); },
+      .unsupported = [](const PointwiseBackwardArguments& a) { return needs_device(Device::cpu, a.x.device); },
+      .configs = configs,
+      .plan =
+          [](const PointwiseBackwardArguments& a, const tuning::Config& config, int threads) {
+            tuning::check_listed("cpu", a, config, pointwise_backward_cpu_prior(a), configs);
+            return HWY_DYNAMIC_DISPATCH(pointwise_backward_plan)(a, config, threads);
+          },
   };
 }
 

@@ -11,6 +11,7 @@
 
 #include "fusedsc/forward/pointwise/cpu/line_patch-inl.h"
 #include "fusedsc/forward/pointwise/cpu/pointwise_fusion-inl.h"
+#include "fusedsc/forward/pointwise/cpu/pointwise_tiling-inl.h"
 #include "fusedsc/forward/sliding_channel/cpu/sliding_channel_cpu.h"
 #include "fusedsc/forward/sliding_channel/cpu/sliding_windows-inl.h"
 #include "fusedsc/runtime/pass-inl.h"
@@ -27,13 +28,14 @@ class SlidingChannelBackward {
  public:
   using Major = ChannelMajor<T>;
 
-  SlidingChannelBackward(const SlidingChannelBackwardArguments& arguments, int threads, void* workspace)
+  SlidingChannelBackward(const SlidingChannelBackwardArguments& arguments, int threads, void* workspace,
+                         const PointwiseTiling& tiling)
       : arguments_(arguments),
         views_(arguments, true),
         channels_(views_.x.sizes[1]),
         outputs_(views_.grad_y.sizes[1]),
-        windows_(sliding_channels_of(arguments), outputs_),
-        tiles_(views_.x.sizes, tile_positions<Major, T>(2 * (channels_ + outputs_)), Major::kPositions, threads),
+        windows_(sliding_channels_of(arguments), outputs_, tiling.blocks),
+        tiles_(views_.x.sizes, tiling.positions, Major::kPositions, threads),
         arena_(workspace),
         lanes_(std::min<std::int64_t>(threads, tiles_.slices)) {
     const std::int64_t positions = arguments.x.sizes[0] * arguments.x.sizes[2] * arguments.x.sizes[3];
@@ -205,9 +207,28 @@ class SlidingChannelBackward {
   std::optional<BackwardFusion<T, SlidingChannelBackwardArguments>> fusion_;
 };
 
+PointwiseWork work_of(const SlidingChannelBackwardArguments& arguments) {
+  PointwiseWork work;
+  work.only_channel_major = true;
+  work.by_position = work.by_channel = PointwiseGradientViews(arguments, true).x.sizes;
+  work.elements = 2 * (arguments.x.sizes[1] + arguments.grad_y.sizes[1]);
+  work.depth = std::max(arguments.grad_y.sizes[1], work.by_channel[2] * work.by_channel[3]);
+  return work;
+}
+
+Config sliding_channel_backward_prior(const SlidingChannelBackwardArguments& arguments) {
+  const PointwiseWork work = work_of(arguments);
+  return (arguments.x.dtype == DataType::float64 ? prior_tiling<double>(work) : prior_tiling<float>(work)).config();
+}
+
+Configs sliding_channel_backward_all(const SlidingChannelBackwardArguments& arguments) {
+  const PointwiseWork work = work_of(arguments);
+  return arguments.x.dtype == DataType::float64 ? pointwise_configs<double>(work) : pointwise_configs<float>(work);
+}
+
 Plan<SlidingChannelBackwardArguments> sliding_channel_backward_plan(const SlidingChannelBackwardArguments& arguments,
-                                                                    int threads) {
-  return plan_of_pass_by_type<SlidingChannelBackward>(arguments, threads);
+                                                                    const Config& config, int threads) {
+  return plan_of_pass_by_type<SlidingChannelBackward>(arguments, threads, PointwiseTiling(config));
 }
 
 }  // namespace HWY_NAMESPACE
@@ -218,23 +239,38 @@ HWY_AFTER_NAMESPACE();
 namespace fusedsc {
 namespace {
 
+HWY_EXPORT(sliding_channel_backward_prior);
+HWY_EXPORT(sliding_channel_backward_all);
 HWY_EXPORT(sliding_channel_backward_plan);
+
+std::string unsupported(const SlidingChannelBackwardArguments& a) {
+  std::string device = needs_device(Device::cpu, a.x.device);
+  if (!device.empty()) return device;
+  const SlidingChannels windows = sliding_channels_of(a);
+  const bool covers_all = (windows.cycle - 1) * windows.step + windows.width >= windows.channels;
+  return !a.grad_x || covers_all ? "" : "some channels of x are in no window";
+}
+
+tuning::Configs configs(const SlidingChannelBackwardArguments& a) {
+  return HWY_DYNAMIC_DISPATCH(sliding_channel_backward_all)(a);
+}
 
 }  // namespace
 
-Implementation<SlidingChannelBackwardArguments> sliding_channel_backward_cpu() {
+tuning::Config sliding_channel_backward_cpu_prior(const SlidingChannelBackwardArguments& a) {
+  return HWY_DYNAMIC_DISPATCH(sliding_channel_backward_prior)(a);
+}
+
+tuning::Kernel<SlidingChannelBackwardArguments> sliding_channel_backward_cpu() {
   return {
       .name = "cpu_windows",
-      .why_not =
-          [](const SlidingChannelBackwardArguments& arguments) {
-            std::string device = needs_device(Device::cpu, arguments.x.device);
-            if (!device.empty()) return device;
-            const SlidingChannels windows = sliding_channels_of(arguments);
-            const bool covers_all = (windows.cycle - 1) * windows.step + windows.width >= windows.channels;
-            return std::string(!arguments.grad_x || covers_all ? "" : "some channels of x are in no window");
+      .unsupported = unsupported,
+      .configs = configs,
+      .plan =
+          [](const SlidingChannelBackwardArguments& a, const tuning::Config& config, int threads) {
+            tuning::check_listed("cpu_windows", a, config, sliding_channel_backward_cpu_prior(a), configs);
+            return HWY_DYNAMIC_DISPATCH(sliding_channel_backward_plan)(a, config, threads);
           },
-      .plan = [](const SlidingChannelBackwardArguments& arguments,
-                 int threads) { return HWY_DYNAMIC_DISPATCH(sliding_channel_backward_plan)(arguments, threads); },
   };
 }
 

@@ -34,10 +34,10 @@ struct DepthwiseForward {
   T* epilogue_scale = nullptr;
   T* epilogue_shift = nullptr;
 
-  DepthwiseForward(const DepthwiseArguments& arguments_, int threads, void* workspace)
+  DepthwiseForward(const DepthwiseArguments& arguments_, int threads, void* workspace, const DepthwiseTiling& tiling)
       : arguments(arguments_),
-        slices(arguments.y.sizes[0], arguments.y.sizes[2], threads),
-        plan(arguments, slices.missing_parts()),
+        slices(arguments.y.sizes[0], arguments.y.sizes[2], threads, tiling.splits),
+        plan(arguments, slices.missing_parts(), tiling),
         arena(workspace),
         parameters(plan.blocks, plan.multiplier, arguments.window, static_cast<bool>(arguments.bias),
                    arguments.prologue, arena),
@@ -193,8 +193,66 @@ struct DepthwiseForward {
   }
 };
 
-Plan<DepthwiseArguments> depthwise_plan(const DepthwiseArguments& arguments, int threads) {
-  return plan_of_pass_by_type<DepthwiseForward>(arguments, threads);
+Config depthwise_prior(const DepthwiseArguments& arguments) {
+  return (arguments.x.dtype == DataType::float64 ? prior_tiling<double>(arguments) : prior_tiling<float>(arguments))
+      .config();
+}
+
+template <class T>
+Configs depthwise_configs(const DepthwiseArguments& arguments) {
+  constexpr std::int64_t kNarrowColumns = kManyRegisters ? 4 : 3;
+  const DepthwiseTiling prior = prior_tiling<T>(arguments);
+  tuning::Variants variants(prior.config());
+  const auto blocks_of = [&](const DepthwiseTiling& tiling) {
+    const Slices slices(arguments.y.sizes[0], arguments.y.sizes[2], 1, tiling.splits);
+    return DepthwisePlan<T>(arguments, slices.missing_parts(), tiling).blocks.block;
+  };
+  // Channels and splits, of which several may come to the same.
+  std::vector<std::pair<std::int64_t, std::int64_t>> seen;
+  for (const std::int64_t splits : {prior.splits, prior.splits / 4, std::int64_t{1}}) {
+    for (const std::int64_t most : {prior.channels, prior.channels / 2, prior.channels * 2}) {
+      DepthwiseTiling tiling = prior;
+      tiling.channels = std::clamp<std::int64_t>(round_up(most, kLanes<T>), 1, arguments.weight.sizes[0]);
+      tiling.splits = splits;
+      const std::pair cut(Slices(arguments.y.sizes[0], arguments.y.sizes[2], 1, splits).count(), blocks_of(tiling));
+      if (std::find(seen.begin(), seen.end(), cut) != seen.end()) continue;
+      seen.push_back(cut);
+      if (most == prior.channels) variants.vary(Knob::splits, splits);
+      else variants.add(tiling.config());
+    }
+  }
+  if (!is_three_by_three(arguments.window)) return variants.configs();
+  for (const std::int64_t columns : kDepthwiseColumns) {
+    const std::int64_t width = arguments.y.sizes[3];
+    if (columns <= 2 || next_block_columns(columns, width) == next_block_columns(prior.columns, width)) continue;
+    DepthwiseTiling narrow = prior;
+    narrow.columns = columns;
+    variants.add(narrow.config());
+    narrow.splits /= 4;
+    if (columns == kNarrowColumns) variants.add(narrow.config());
+  }
+  const std::int64_t stride = arguments.window.stride[0];
+  DepthwiseTiling other = prior;
+  if (reads_input_itself<T>(arguments)) {
+    other.ahead = prior.ahead > 0 ? 0 : prior.rows * stride;
+    variants.add(other.config());
+    other.splits /= 4;
+    variants.add(other.config());
+  }
+  other = prior;
+  other.rows = 1;
+  other.ahead = prior.ahead > 0 ? stride : 0;
+  variants.add(other.config());
+  return variants.configs();
+}
+
+Configs depthwise_all(const DepthwiseArguments& arguments) {
+  return arguments.x.dtype == DataType::float64 ? depthwise_configs<double>(arguments)
+                                                : depthwise_configs<float>(arguments);
+}
+
+Plan<DepthwiseArguments> depthwise_plan(const DepthwiseArguments& arguments, const Config& config, int threads) {
+  return plan_of_pass_by_type<DepthwiseForward>(arguments, threads, DepthwiseTiling(config));
 }
 
 }  // namespace HWY_NAMESPACE
@@ -205,16 +263,26 @@ HWY_AFTER_NAMESPACE();
 namespace fusedsc {
 namespace {
 
+HWY_EXPORT(depthwise_prior);
+HWY_EXPORT(depthwise_all);
 HWY_EXPORT(depthwise_plan);
+
+tuning::Configs configs(const DepthwiseArguments& a) { return HWY_DYNAMIC_DISPATCH(depthwise_all)(a); }
 
 }  // namespace
 
-Implementation<DepthwiseArguments> depthwise_cpu() {
+tuning::Config depthwise_cpu_prior(const DepthwiseArguments& a) { return HWY_DYNAMIC_DISPATCH(depthwise_prior)(a); }
+
+tuning::Kernel<DepthwiseArguments> depthwise_cpu() {
   return {
       .name = "cpu",
-      .why_not = [](const DepthwiseArguments& arguments) { return needs_device(Device::cpu, arguments.x.device); },
-      .plan = [](const DepthwiseArguments& arguments,
-                 int threads) { return HWY_DYNAMIC_DISPATCH(depthwise_plan)(arguments, threads); },
+      .unsupported = [](const DepthwiseArguments& a) { return needs_device(Device::cpu, a.x.device); },
+      .configs = configs,
+      .plan =
+          [](const DepthwiseArguments& a, const tuning::Config& config, int threads) {
+            tuning::check_listed("cpu", a, config, depthwise_cpu_prior(a), configs);
+            return HWY_DYNAMIC_DISPATCH(depthwise_plan)(a, config, threads);
+          },
   };
 }
 

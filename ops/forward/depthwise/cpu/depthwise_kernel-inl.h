@@ -21,13 +21,16 @@ namespace HWY_NAMESPACE {
 inline constexpr std::int64_t kDepthwiseColumns[] = {kManyRegisters ? 8 : 4, kManyRegisters ? 7 : 3, 4, 2, 1};
 inline constexpr std::int64_t kDepthwiseRows = 2;
 
-/// How to cover a row of `width` output columns with blocks: the widest that leaves no remainder, else greedily.
-inline std::int64_t next_block_columns(std::int64_t width, std::int64_t left) {
-  for (const std::int64_t columns : {kDepthwiseColumns[0], kDepthwiseColumns[1]}) {
-    if (width % columns == 0) return columns;
-  }
+/// The widest blocks that leave no remainder of a row of `width` output columns, or the widest there are.
+inline std::int64_t widest_block_columns(std::int64_t width) {
+  return width % kDepthwiseColumns[0] != 0 && width % kDepthwiseColumns[1] == 0 ? kDepthwiseColumns[1]
+                                                                                : kDepthwiseColumns[0];
+}
+
+/// How to cover a row with blocks of up to `most` columns, one of kDepthwiseColumns: greedily.
+inline std::int64_t next_block_columns(std::int64_t most, std::int64_t left) {
   for (const std::int64_t columns : kDepthwiseColumns) {
-    if (columns <= left) return columns;
+    if (columns <= std::min(most, left)) return columns;
   }
   return 1;
 }

@@ -10,14 +10,20 @@
 #endif
 // NOLINTEND(llvm-header-guard)
 
+#include "fusedsc/common/cpu/slices.h"
 #include "fusedsc/common/cpu/tile-inl.h"
 #include "fusedsc/forward/depthwise.h"
 #include "fusedsc/forward/depthwise/cpu/depthwise_kernel-inl.h"
 #include "fusedsc/runtime/arena.h"
+#include "fusedsc/tuning/config.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace fusedsc {
 namespace HWY_NAMESPACE {
+
+using tuning::Config;
+using tuning::Configs;
+using tuning::Knob;
 
 /// Channels are worked on in blocks whose rows fit into a cache. Everything packed per channel lies block by block.
 struct ChannelBlocks {
@@ -40,15 +46,18 @@ struct ChannelBlocks {
 inline constexpr std::int64_t kTransposedBytes = 32 << 10;
 inline constexpr std::int64_t kRunBytes = 256 << 10;
 
-/// Blocks of `channels` (counted with their `multiplier` repeats) whose rows take `bytes_per_channel`; at least
-/// `wanted_blocks` of them if there is work for so many threads. A block holds whole vectors of channels, and all
-/// repeats of a channel.
-template <class T>
-ChannelBlocks channel_blocks(std::int64_t channels, std::int64_t multiplier, std::int64_t bytes_per_channel,
-                             Layout layout, std::int64_t wanted_blocks) {
+/// Of `channels`, how many a block should have whose rows take `bytes_per_channel`.
+inline std::int64_t cached_channels(std::int64_t channels, std::int64_t bytes_per_channel, Layout layout) {
   const std::int64_t bytes = layout == Layout::channels_last ? kRunBytes : kTransposedBytes;
-  std::int64_t block = std::min(channels, bytes / std::max<std::int64_t>(bytes_per_channel, 1));
-  block = std::max<std::int64_t>(std::min(block, (channels + wanted_blocks - 1) / wanted_blocks), 1);
+  return std::max<std::int64_t>(std::min(channels, bytes / std::max<std::int64_t>(bytes_per_channel, 1)), 1);
+}
+
+/// Blocks of up to `most` of the `channels` (counted with their `multiplier` repeats); at least `wanted_blocks` of them
+/// if there is work for so many threads. A block holds whole vectors of channels, and all repeats of a channel.
+template <class T>
+ChannelBlocks channel_blocks(std::int64_t channels, std::int64_t multiplier, std::int64_t most,
+                             std::int64_t wanted_blocks) {
+  std::int64_t block = std::max<std::int64_t>(std::min(most, (channels + wanted_blocks - 1) / wanted_blocks), 1);
   if (multiplier > 1) block = std::min(round_up(block, multiplier), channels);
   else block = round_up(block, kLanes<T>);
   return {channels, block, round_up(block, kLanes<T>)};
@@ -68,7 +77,71 @@ inline bool is_three_by_three(const Window& window) {
 /// Output columns from which on rows are fetched ahead of their use.
 inline constexpr std::int64_t kLeastColumnsAhead = 16;
 
-/// How a forward pass is cut up: a pure function of the problem.
+/// How a forward pass is cut up, in words: "channels=96 columns=8 rows=2 splits=16 ahead=2".
+struct DepthwiseTiling {
+  std::int64_t channels = 1;              ///< of a block, at most
+  std::int64_t splits = Slices::kSlices;  ///< pieces of work, at least, if there are so many
+  // Of 3x3 kernels alone.
+  std::int64_t rows = 0, columns = 0;  ///< of outputs that are computed together, at most
+  std::int64_t ahead = 0;              ///< rows that are fetched ahead of their use: none, or what a block moves on by
+
+  DepthwiseTiling() = default;
+  explicit DepthwiseTiling(const Config& config)
+      : channels(config[Knob::channels]),
+        splits(config[Knob::splits]),
+        rows(config[Knob::rows]),
+        columns(config[Knob::columns]),
+        ahead(config[Knob::ahead]) {}
+
+  Config config() const {
+    return {{Knob::channels, channels},
+            {Knob::columns, columns},
+            {Knob::rows, rows},
+            {Knob::splits, splits},
+            {Knob::ahead, ahead}};
+  }
+};
+
+/// Whether the kernels can read x itself, without a ring of padded rows.
+template <class T>
+bool reads_input_itself(const DepthwiseArguments& arguments) {
+  return is_three_by_three(arguments.window) && channel_multiplier(arguments.x, arguments.weight) == 1 &&
+         !arguments.prologue && is_tile<T>(arguments.x);
+}
+
+/// Rows and columns of x that the windows of some output rows see.
+inline std::int64_t window_rows(const DepthwiseArguments& arguments, std::int64_t output_rows) {
+  const Window& window = arguments.window;
+  return (output_rows - 1) * window.stride[0] + (window.kernel[0] - 1) * window.dilation[0] + 1;
+}
+inline std::int64_t window_columns(const DepthwiseArguments& arguments) {
+  const Window& window = arguments.window;
+  return (arguments.y.sizes[3] - 1) * window.stride[1] + (window.kernel[1] - 1) * window.dilation[1] + 1;
+}
+
+/// What is taken where nothing was measured; `one_block` keeps channels together.
+template <class T>
+DepthwiseTiling prior_tiling(const DepthwiseArguments& arguments, bool one_block = false) {
+  const bool three_by_three = is_three_by_three(arguments.window), direct = reads_input_itself<T>(arguments);
+  DepthwiseTiling tiling;
+  if (three_by_three) {
+    tiling.rows = kDepthwiseRows;
+    tiling.columns = widest_block_columns(arguments.y.sizes[3]);
+  }
+  // At stride 2 a block has four times the lines to fetch for its arithmetic, and short rows the hardware sees by
+  // itself: there it costs more than it gives.
+  if (direct && arguments.window.stride[0] == 1 && arguments.y.sizes[3] >= kLeastColumnsAhead) {
+    tiling.ahead = kDepthwiseRows;
+  }
+  const std::int64_t rows = window_rows(arguments, three_by_three ? kDepthwiseRows : 1);
+  const std::int64_t ring_bytes =
+      direct || one_block ? 0 : rows * window_columns(arguments) * static_cast<std::int64_t>(sizeof(T));
+  tiling.channels =
+      cached_channels(arguments.weight.sizes[0], ring_bytes, layout_of(arguments.x.sizes, arguments.x.strides));
+  return tiling;
+}
+
+/// How a forward pass is cut up: a pure function of the problem and the tiling.
 template <class T>
 struct DepthwisePlan {
   std::int64_t multiplier = 1;
@@ -78,26 +151,21 @@ struct DepthwisePlan {
   bool direct = false;         ///< the kernels read x itself, not a ring of padded rows
   bool fetches_ahead = false;  ///< the kernels fetch the rows that the next blocks read and write
   std::int64_t step_rows = 1;  ///< output rows computed together
+  std::int64_t step_columns = 1;
   std::int64_t ring_rows = 0, ring_columns = 0;
 
-  /// `wanted_blocks` is how many pieces of work the channels should give; `one_block` keeps them together.
-  DepthwisePlan(const DepthwiseArguments& arguments, std::int64_t wanted_blocks, bool one_block = false)
+  /// `wanted_blocks` is how many pieces of work the channels should give.
+  DepthwisePlan(const DepthwiseArguments& arguments, std::int64_t wanted_blocks, const DepthwiseTiling& tiling)
       : multiplier(channel_multiplier(arguments.x, arguments.weight)),
         output_columns(arguments.y.sizes[3]),
+        blocks(channel_blocks<T>(arguments.weight.sizes[0], multiplier, tiling.channels, wanted_blocks)),
         three_by_three(is_three_by_three(arguments.window)),
-        step_rows(three_by_three ? kDepthwiseRows : 1) {
-    const Window& window = arguments.window;
-    direct = three_by_three && multiplier == 1 && !arguments.prologue && is_tile<T>(arguments.x);
-    // At stride 2 a block has four times the lines to fetch for its arithmetic, and short rows the hardware sees by
-    // itself: there it costs more than it gives.
-    fetches_ahead = direct && window.stride[0] == 1 && output_columns >= kLeastColumnsAhead;
-    ring_rows = (step_rows - 1) * window.stride[0] + (window.kernel[0] - 1) * window.dilation[0] + 1;
-    ring_columns = (output_columns - 1) * window.stride[1] + (window.kernel[1] - 1) * window.dilation[1] + 1;
-    const std::int64_t ring_bytes =
-        direct || one_block ? 0 : ring_rows * ring_columns * static_cast<std::int64_t>(sizeof(T));
-    blocks = channel_blocks<T>(arguments.weight.sizes[0], multiplier, ring_bytes,
-                               layout_of(arguments.x.sizes, arguments.x.strides), wanted_blocks);
-  }
+        direct(reads_input_itself<T>(arguments)),
+        fetches_ahead(direct && tiling.ahead > 0),
+        step_rows(three_by_three ? tiling.rows : 1),
+        step_columns(tiling.columns),
+        ring_rows(window_rows(arguments, step_rows)),
+        ring_columns(window_columns(arguments)) {}
 };
 
 /// body(rows, part, tap) for the rows of a window, joined where they can be: a depthwise weight [C*m, 1, Kh, Kw] is to

@@ -16,6 +16,23 @@ HWY_BEFORE_NAMESPACE();
 namespace fusedsc {
 namespace HWY_NAMESPACE {
 
+template <class T>
+std::int64_t source_row_bytes(const DepthwiseArguments& arguments) {
+  return arguments.window.stride[0] * (arguments.x.sizes[3] + kLanes<T>)*std::int64_t{sizeof(T)};
+}
+
+template <class T>
+PlaneWork work_of(const DepthwiseArguments& arguments) {
+  return {.images = arguments.y.sizes[0],
+          .channels = arguments.y.sizes[1],
+          .rows = arguments.y.sizes[2],
+          .row_bytes = source_row_bytes<T>(arguments),
+          .plane_bytes = arguments.x.strides[1] * std::int64_t{sizeof(T)},
+          .unit = kPlaneRows[0],
+          .load_bytes = std::max<std::int64_t>(arguments.y.sizes[2] * source_row_bytes<T>(arguments), 1),
+          .can_fetch = is_three_by_three(arguments.window)};
+}
+
 /// A forward pass over planes: some rows of a channel are loaded with their padding, convolved, and finished while they
 /// are in the first-level cache.
 template <class T>
@@ -29,25 +46,26 @@ struct DepthwisePlanes {
   std::int64_t chunk_rows;    ///< output rows of a plane that are computed together
   std::int64_t chunk_planes;  ///< planes whose rows are loaded together, where they are few
   bool three_by_three;
+  bool fetches;       ///< what the next part reads and writes
   bool store_direct;  ///< the kernels write y itself
   std::int64_t lanes;
   Arena arena;
   T* mean = nullptr;  ///< [group][channel], likewise m2: the statistics of each group of images
   T* m2 = nullptr;
 
-  DepthwisePlanes(const DepthwiseArguments& arguments_, int threads, void* workspace)
+  DepthwisePlanes(const DepthwiseArguments& arguments_, int threads, void* workspace, const PlaneTiling& tiling)
       : arguments(arguments_),
         window(arguments.window),
         tap_count(window.kernel[0] * window.kernel[1]),
         rows(arguments.y.sizes[2]),
         columns(arguments.y.sizes[3]),
         input{arguments.x, arguments.prologue, channel_multiplier(arguments.x, arguments.weight)},
-        tasks(arguments.y.sizes[0], arguments.y.sizes[1], arguments.x.strides[1] * std::int64_t{sizeof(T)}),
-        chunk_rows(rows_of_chunk(rows, std::max(kChunkBytes / source_row_bytes(), kLeastRows), kPlaneRows[0])),
-        chunk_planes(chunk_rows < rows
-                         ? 1
-                         : std::clamp<std::int64_t>(kChunkBytes / (rows * source_row_bytes()), 1, tasks.block)),
+        tasks(arguments.y.sizes[0], arguments.y.sizes[1], arguments.x.strides[1] * std::int64_t{sizeof(T)},
+              tiling.splits),
+        chunk_rows(tiling.rows),
+        chunk_planes(tiling.channels),
         three_by_three(is_three_by_three(window)),
+        fetches(three_by_three && tiling.ahead > 0),
         store_direct(arguments.y.data != nullptr && has_dense_planes<T>(arguments.y)),
         lanes(std::min<std::int64_t>(threads, tasks.count())),
         arena(workspace) {
@@ -56,9 +74,6 @@ struct DepthwisePlanes {
     m2 = arena.take<T>(tasks.groups * tasks.channels);
   }
 
-  std::int64_t source_row_bytes() const {
-    return window.stride[0] * (arguments.x.sizes[3] + kLanes<T>)*std::int64_t{sizeof(T)};
-  }
   std::int64_t source_rows(std::int64_t output_rows) const {
     return (output_rows - 1) * window.stride[0] + (window.kernel[0] - 1) * window.dilation[0] + 1;
   }
@@ -124,8 +139,6 @@ struct DepthwisePlanes {
       lane.bias[i] = channel_value<T>(arguments.bias, channels.begin + i, T(0));
     }
     const PlaneParts parts{images, channels, rows, chunk_rows, chunk_planes};
-    // Planes of several chunks are so large that their tensors come from memory.
-    const bool fetches = three_by_three && chunk_rows < rows;
     const auto queue = [&](const PlanePart& part, const PlanePart& next, Prefetcher& prefetcher) {
       prefetch(part, next, prefetcher);
     };
@@ -202,8 +215,16 @@ struct DepthwisePlanes {
   }
 };
 
-Plan<DepthwiseArguments> depthwise_planes_plan(const DepthwiseArguments& arguments, int threads) {
-  return plan_of_pass_by_type<DepthwisePlanes>(arguments, threads);
+PlaneWork depthwise_planes_work(const DepthwiseArguments& arguments) {
+  return arguments.x.dtype == DataType::float64 ? work_of<double>(arguments) : work_of<float>(arguments);
+}
+Config depthwise_planes_prior(const DepthwiseArguments& arguments) {
+  return depthwise_planes_work(arguments).prior().config();
+}
+Configs depthwise_planes_all(const DepthwiseArguments& arguments) { return depthwise_planes_work(arguments).configs(); }
+
+Plan<DepthwiseArguments> depthwise_planes_plan(const DepthwiseArguments& arguments, const Config& config, int threads) {
+  return plan_of_pass_by_type<DepthwisePlanes>(arguments, threads, PlaneTiling(config));
 }
 
 }  // namespace HWY_NAMESPACE
@@ -214,6 +235,8 @@ HWY_AFTER_NAMESPACE();
 namespace fusedsc {
 namespace {
 
+HWY_EXPORT(depthwise_planes_prior);
+HWY_EXPORT(depthwise_planes_all);
 HWY_EXPORT(depthwise_planes_plan);
 
 std::string why_not_planes(const DepthwiseArguments& arguments) {
@@ -225,14 +248,24 @@ std::string why_not_planes(const DepthwiseArguments& arguments) {
   return reason;
 }
 
+tuning::Configs configs(const DepthwiseArguments& a) { return HWY_DYNAMIC_DISPATCH(depthwise_planes_all)(a); }
+
 }  // namespace
 
-Implementation<DepthwiseArguments> depthwise_planes_cpu() {
+tuning::Config depthwise_planes_cpu_prior(const DepthwiseArguments& a) {
+  return HWY_DYNAMIC_DISPATCH(depthwise_planes_prior)(a);
+}
+
+tuning::Kernel<DepthwiseArguments> depthwise_planes_cpu() {
   return {
       .name = "cpu_planes",
-      .why_not = why_not_planes,
-      .plan = [](const DepthwiseArguments& arguments,
-                 int threads) { return HWY_DYNAMIC_DISPATCH(depthwise_planes_plan)(arguments, threads); },
+      .unsupported = why_not_planes,
+      .configs = configs,
+      .plan =
+          [](const DepthwiseArguments& a, const tuning::Config& config, int threads) {
+            tuning::check_listed("cpu_planes", a, config, depthwise_planes_cpu_prior(a), configs);
+            return HWY_DYNAMIC_DISPATCH(depthwise_planes_plan)(a, config, threads);
+          },
   };
 }
 

@@ -76,7 +76,7 @@ class DepthwiseRows {
     BlockInput<T> input;
     std::int64_t columns = 0;
     for (std::int64_t w = 0; w < plan_.output_columns; w += columns) {
-      columns = next_block_columns(plan_.output_columns, plan_.output_columns - w);
+      columns = next_block_columns(plan_.step_columns, plan_.output_columns - w);
       const std::int64_t input_columns = (columns - 1) * kStride + 3;
       input.pitch = is_whole(rows, kInputRows, w * kStride, input_columns) && kRows == kDepthwiseRows &&
                             columns >= kDepthwiseColumns[1]

@@ -17,10 +17,15 @@
 #include "fusedsc/forward/depthwise/cpu/plane_rows-inl.h"
 #include "fusedsc/forward/depthwise/cpu/plane_tasks.h"
 #include "fusedsc/runtime/arena.h"
+#include "fusedsc/tuning/config.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace fusedsc {
 namespace HWY_NAMESPACE {
+
+using tuning::Config;
+using tuning::Configs;
+using tuning::Knob;
 
 /// Some rows of neighbouring channels of an image.
 struct PlanePart {

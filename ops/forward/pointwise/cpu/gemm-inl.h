@@ -26,6 +26,20 @@ struct BlockFinisher {
   ~BlockFinisher() = default;
 };
 
+/// The largest register blocks: kBlockRows[v-1] rows by v vectors. A block of that size fills the registers, with the
+/// vectors of B and the broadcast element. Every smaller one exists too, so that no remainder runs alone.
+inline constexpr int kBlockVectors = kManyRegisters ? 4 : 3;
+inline constexpr int kBlockRows[] = {kManyRegisters ? 14 : 12, kManyRegisters ? 14 : 6, kManyRegisters ? 8 : 4, 6};
+
+/// How a product is cut into blocks.
+struct GemmBlocks {
+  /// Of a strip of columns, at most; no more than kBlockVectors.
+  std::int64_t vectors = kBlockVectors;
+  /// What is worked off at once of strips of so many vectors, more of narrower ones: so much of B stays in the
+  /// first-level cache for all row blocks.
+  std::int64_t depth = 384 / kBlockVectors;
+};
+
 /// C(r, v) = sum over k of A(r, k) * B(k, v), for r < rows, v < columns, k < depth.
 template <class T>
 struct Gemm {
@@ -39,20 +53,16 @@ struct Gemm {
   std::int64_t c_row = 0;
   bool accumulate = false;  ///< adds to C
   const BlockFinisher* finisher = nullptr;
+  GemmBlocks blocks{};
 };
 
-/// The largest register blocks: kBlockRows[v-1] rows by v vectors. A block of that size fills the registers, with the
-/// vectors of B and the broadcast element. Every smaller one exists too, so that no remainder runs alone.
-inline constexpr int kBlockVectors = kManyRegisters ? 4 : 3;
-inline constexpr int kBlockRows[] = {kManyRegisters ? 14 : 12, kManyRegisters ? 14 : 6, kManyRegisters ? 8 : 4, 6};
-
-/// How a product's columns are cut into strips, as even as they can be, of up to kBlockVectors vectors.
+/// How a product's columns are cut into strips, as even as they can be, of up to `most` vectors.
 template <class T>
 struct ColumnStrips {
   std::int64_t vectors, count;
 
-  explicit ColumnStrips(std::int64_t columns)
-      : vectors((columns + kLanes<T> - 1) / kLanes<T>), count((vectors + kBlockVectors - 1) / kBlockVectors) {}
+  ColumnStrips(std::int64_t columns, std::int64_t most)
+      : vectors((columns + kLanes<T> - 1) / kLanes<T>), count((vectors + most - 1) / most) {}
 
   /// The vectors of a strip.
   Range strip(std::int64_t index) const { return part_of(vectors, count, index); }
@@ -61,7 +71,7 @@ struct ColumnStrips {
 /// Iterations of the inner loops of a product: the pace of a Prefetcher.
 template <class T>
 std::int64_t gemm_steps(const Gemm<T>& g) {
-  const ColumnStrips<T> strips(g.columns);
+  const ColumnStrips<T> strips(g.columns, g.blocks.vectors);
   if (strips.count == 0) return 0;
   const std::int64_t rows = kBlockRows[strips.strip(0).size() - 1];
   return strips.count * ((g.rows + rows - 1) / rows) * g.depth;

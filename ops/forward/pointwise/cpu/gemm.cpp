@@ -13,9 +13,6 @@ HWY_BEFORE_NAMESPACE();
 namespace fusedsc {
 namespace HWY_NAMESPACE {
 
-/// Depth that is worked off at once: so much of a strip of B stays in the first-level cache for all row blocks.
-inline constexpr std::int64_t kDepthBlock = 384;
-
 /// Rows of A that one pointer serves.
 inline constexpr int kRowsPerPointer = 4;
 
@@ -99,12 +96,12 @@ void multiply_strip(const Gemm<T>& g, std::int64_t column, Prefetcher& prefetche
 
 template <class T>
 void multiply(const Gemm<T>& g, Prefetcher& prefetcher) {
-  const ColumnStrips<T> strips(g.columns);
+  const ColumnStrips<T> strips(g.columns, g.blocks.vectors);
   for (std::int64_t i = 0; i < strips.count; ++i) {
     const Range vectors = strips.strip(i);
     const std::int64_t column = vectors.begin * kLanes<T>;
     Gemm<T> strip = g;
-    const std::int64_t most = kDepthBlock / vectors.size();
+    const std::int64_t most = std::max<std::int64_t>(g.blocks.depth * g.blocks.vectors / vectors.size(), 1);
     const std::int64_t depth_blocks = std::max<std::int64_t>((g.depth + most - 1) / most, 1);
     strip.columns = std::min(g.columns - column, vectors.size() * kLanes<T>);
     strip.c += column;

@@ -13,6 +13,7 @@
 #include "fusedsc/forward/pointwise/cpu/line_patch-inl.h"
 #include "fusedsc/forward/pointwise/cpu/pointwise_fusion-inl.h"
 #include "fusedsc/forward/pointwise/cpu/pointwise_plan-inl.h"
+#include "fusedsc/forward/pointwise/cpu/pointwise_tiling-inl.h"
 #include "fusedsc/runtime/pass-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -27,13 +28,13 @@ class PointwiseForward {
  public:
   using Major = Order<T>;
 
-  PointwiseForward(const PointwiseArguments& arguments, int threads, void* workspace)
+  PointwiseForward(const PointwiseArguments& arguments, int threads, void* workspace, const PointwiseTiling& tiling)
       : arguments_(arguments),
         x_(arguments.x),
         y_(arguments.y),
         residual_(arguments.epilogue.residual),
-        tiles_(join(), tile_positions<Major, T>(x_.sizes[1] + y_.sizes[1]), Major::kPositions, threads,
-               !Major::kChannelMajor),
+        tiles_(join(), tiling.positions, Major::kPositions, threads, !Major::kChannelMajor),
+        blocks_(tiling.blocks),
         arena_(workspace),
         lanes_(std::min<std::int64_t>(threads, tiles_.slices)),
         fusion_(arguments, tiles_.slices, arena_) {}
@@ -69,7 +70,8 @@ class PointwiseForward {
 
     Lane(const PointwiseForward& pass, Arena& arena)
         : weight(pass.arguments_.weight, pass.arguments_.groups, !Major::kChannelMajor,
-                 Major::kChannelMajor ? PackedWeight<T>::Role::scalars : PackedWeight<T>::Role::vectors, arena) {
+                 Major::kChannelMajor ? PackedWeight<T>::Role::scalars : PackedWeight<T>::Role::vectors, arena,
+                 pass.blocks_) {
       const std::int64_t positions = pass.tiles_.size(), outputs = pass.y_.sizes[1];
       const bool lines_alone = pass.tiles_.together == 1;
       if (!pass.x_in_place_ || !lines_alone) x = arena.take<T>(Major::size(positions, pass.x_.sizes[1]));
@@ -160,6 +162,7 @@ class PointwiseForward {
   bool x_in_place_ = false;  ///< every tile of x that is one line is an operand as it lies
   bool y_in_place_ = false;  ///< likewise y's
   LineTiles tiles_;
+  GemmBlocks blocks_;
   Arena arena_;
   std::int64_t lanes_;
   ForwardFusion<T, PointwiseArguments> fusion_;
@@ -170,12 +173,35 @@ using PointwiseForwardByChannel = PointwiseForward<T, ChannelMajor>;
 template <class T>
 using PointwiseForwardByPosition = PointwiseForward<T, PositionMajor>;
 
-Plan<PointwiseArguments> pointwise_plan(const PointwiseArguments& arguments, int threads) {
+PointwiseWork work_of(const PointwiseArguments& arguments) {
   ConstTensorView x = arguments.x, y = arguments.y, residual = arguments.epilogue.residual;
+  const std::int64_t channels = x.sizes[1], outputs = y.sizes[1];
+  PointwiseWork work;
   join_all_rows(x, y, residual);
-  const bool channel_major = all_contiguous(x, y, residual) && x.sizes[3] >= kLeastLine<float>;
-  if (channel_major) return plan_of_pass_by_type<PointwiseForwardByChannel>(arguments, threads);
-  return plan_of_pass_by_type<PointwiseForwardByPosition>(arguments, threads);
+  work.contiguous = all_contiguous(x, y, residual);
+  work.by_channel = x.sizes;
+  join_all_images(x, y, residual);
+  work.by_position = x.sizes;
+  work.elements = channels + outputs;
+  work.columns = outputs / arguments.groups;
+  work.depth = channels / arguments.groups;
+  return work;
+}
+
+Config pointwise_prior(const PointwiseArguments& arguments) {
+  const PointwiseWork work = work_of(arguments);
+  return (arguments.x.dtype == DataType::float64 ? prior_tiling<double>(work) : prior_tiling<float>(work)).config();
+}
+
+Configs pointwise_all(const PointwiseArguments& arguments) {
+  const PointwiseWork work = work_of(arguments);
+  return arguments.x.dtype == DataType::float64 ? pointwise_configs<double>(work) : pointwise_configs<float>(work);
+}
+
+Plan<PointwiseArguments> pointwise_plan(const PointwiseArguments& arguments, const Config& config, int threads) {
+  const PointwiseTiling tiling(config);
+  if (tiling.channel_major) return plan_of_pass_by_type<PointwiseForwardByChannel>(arguments, threads, tiling);
+  return plan_of_pass_by_type<PointwiseForwardByPosition>(arguments, threads, tiling);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -186,16 +212,26 @@ HWY_AFTER_NAMESPACE();
 namespace fusedsc {
 namespace {
 
+HWY_EXPORT(pointwise_prior);
+HWY_EXPORT(pointwise_all);
 HWY_EXPORT(pointwise_plan);
+
+tuning::Configs configs(const PointwiseArguments& a) { return HWY_DYNAMIC_DISPATCH(pointwise_all)(a); }
 
 }  // namespace
 
-Implementation<PointwiseArguments> pointwise_cpu() {
+tuning::Config pointwise_cpu_prior(const PointwiseArguments& a) { return HWY_DYNAMIC_DISPATCH(pointwise_prior)(a); }
+
+tuning::Kernel<PointwiseArguments> pointwise_cpu() {
   return {
       .name = "cpu",
-      .why_not = [](const PointwiseArguments& arguments) { return needs_device(Device::cpu, arguments.x.device); },
-      .plan = [](const PointwiseArguments& arguments,
-                 int threads) { return HWY_DYNAMIC_DISPATCH(pointwise_plan)(arguments, threads); },
+      .unsupported = [](const PointwiseArguments& a) { return needs_device(Device::cpu, a.x.device); },
+      .configs = configs,
+      .plan =
+          [](const PointwiseArguments& a, const tuning::Config& config, int threads) {
+            tuning::check_listed("cpu", a, config, pointwise_cpu_prior(a), configs);
+            return HWY_DYNAMIC_DISPATCH(pointwise_plan)(a, config, threads);
+          },
   };
 }
 

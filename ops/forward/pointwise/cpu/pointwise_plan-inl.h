@@ -88,9 +88,12 @@ class PackedWeight {
  public:
   enum class Role { vectors, scalars };
 
-  PackedWeight(const ConstTensorView& weight, std::int64_t groups, bool transposed, Role role, Arena& arena)
+  /// `blocks`: of the products that read it.
+  PackedWeight(const ConstTensorView& weight, std::int64_t groups, bool transposed, Role role, Arena& arena,
+               const GemmBlocks& blocks = {})
       : matrix_(weight, groups, transposed),
         role_(role),
+        blocks_(blocks),
         in_place_(weight.dtype == kComputeType<T> && (role == Role::scalars || has_vectors())),
         size_(matrix_.lines * round_up(matrix_.columns, kLanes<T>)) {
     if (!in_place_) packed_ = arena.take<T>(groups * size_);
@@ -110,6 +113,7 @@ class PackedWeight {
 
   /// Makes group g the product's B, with as many columns and as much depth as the matrix has columns and lines.
   void set_vectors(std::int64_t g, Gemm<T>& product) const {
+    product.blocks = blocks_;
     product.b_panels = !in_place_;
     product.b = in_place_ ? matrix_.template line<T>(g) : packed_ + g * size_;
     product.b_depth = in_place_ ? matrix_.view.strides[3] : 0;
@@ -118,6 +122,7 @@ class PackedWeight {
   /// Makes group g the product's A: its lines the product's rows or, turned around, its depth.
   void set_scalars(std::int64_t g, bool lines_are_rows, Gemm<T>& product) const {
     std::int64_t line = round_up(matrix_.columns, kLanes<T>), column = 1;
+    product.blocks = blocks_;
     product.a = packed_ + g * size_;
     if (in_place_) {
       product.a = matrix_.template line<T>(g);
@@ -135,7 +140,7 @@ class PackedWeight {
   }
 
   void pack_panels(std::int64_t g, const Range& lines) {
-    const ColumnStrips<T> strips(matrix_.columns);
+    const ColumnStrips<T> strips(matrix_.columns, blocks_.vectors);
     for (std::int64_t i = 0; i < strips.count; ++i) {
       const Range vectors = strips.strip(i);
       const std::int64_t first = vectors.begin * kLanes<T>, pitch = vectors.size() * kLanes<T>;
@@ -155,6 +160,7 @@ class PackedWeight {
 
   WeightMatrix<ConstTensorView> matrix_;
   Role role_;
+  GemmBlocks blocks_;
   bool in_place_;
   std::int64_t size_;  ///< elements of a group's copy
   T* packed_ = nullptr;

@@ -11,6 +11,7 @@
 #include "fusedsc/common/joined_views.h"
 #include "fusedsc/forward/pointwise/cpu/line_patch-inl.h"
 #include "fusedsc/forward/pointwise/cpu/pointwise_fusion-inl.h"
+#include "fusedsc/forward/pointwise/cpu/pointwise_tiling-inl.h"
 #include "fusedsc/forward/sliding_channel/cpu/sliding_windows-inl.h"
 #include "fusedsc/runtime/pass-inl.h"
 
@@ -25,13 +26,14 @@ class SlidingChannelForward {
  public:
   using Major = ChannelMajor<T>;
 
-  SlidingChannelForward(const SlidingChannelArguments& arguments, int threads, void* workspace)
+  SlidingChannelForward(const SlidingChannelArguments& arguments, int threads, void* workspace,
+                        const PointwiseTiling& tiling)
       : arguments_(arguments),
         x_(arguments.x),
         y_(arguments.y),
         residual_(arguments.epilogue.residual),
-        windows_(sliding_channels_of(arguments), y_.sizes[1]),
-        tiles_(join(), tile_positions<Major, T>(x_.sizes[1] + y_.sizes[1]), Major::kPositions, threads),
+        windows_(sliding_channels_of(arguments), y_.sizes[1], tiling.blocks),
+        tiles_(join(), tiling.positions, Major::kPositions, threads),
         arena_(workspace),
         weight_(arena_.take<T>(windows_.weight_size())),
         lanes_(std::min<std::int64_t>(threads, tiles_.slices)),
@@ -134,8 +136,31 @@ class SlidingChannelForward {
   ForwardFusion<T, SlidingChannelArguments> fusion_;
 };
 
-Plan<SlidingChannelArguments> sliding_channel_plan(const SlidingChannelArguments& arguments, int threads) {
-  return plan_of_pass_by_type<SlidingChannelForward>(arguments, threads);
+PointwiseWork work_of(const SlidingChannelArguments& arguments) {
+  ConstTensorView x = arguments.x, y = arguments.y, residual = arguments.epilogue.residual;
+  join_all_rows(x, y, residual);
+  join_all_images(x, y, residual);
+  PointwiseWork work;
+  work.only_channel_major = true;
+  work.by_position = work.by_channel = x.sizes;
+  work.elements = arguments.x.sizes[1] + arguments.y.sizes[1];
+  work.depth = sliding_channels_of(arguments).width;
+  return work;
+}
+
+Config sliding_channel_prior(const SlidingChannelArguments& arguments) {
+  const PointwiseWork work = work_of(arguments);
+  return (arguments.x.dtype == DataType::float64 ? prior_tiling<double>(work) : prior_tiling<float>(work)).config();
+}
+
+Configs sliding_channel_all(const SlidingChannelArguments& arguments) {
+  const PointwiseWork work = work_of(arguments);
+  return arguments.x.dtype == DataType::float64 ? pointwise_configs<double>(work) : pointwise_configs<float>(work);
+}
+
+Plan<SlidingChannelArguments> sliding_channel_plan(const SlidingChannelArguments& arguments, const Config& config,
+                                                   int threads) {
+  return plan_of_pass_by_type<SlidingChannelForward>(arguments, threads, PointwiseTiling(config));
 }
 
 }  // namespace HWY_NAMESPACE
@@ -146,7 +171,11 @@ HWY_AFTER_NAMESPACE();
 namespace fusedsc {
 namespace {
 
+HWY_EXPORT(sliding_channel_prior);
+HWY_EXPORT(sliding_channel_all);
 HWY_EXPORT(sliding_channel_plan);
+
+tuning::Configs configs(const SlidingChannelArguments& a) { return HWY_DYNAMIC_DISPATCH(sliding_channel_all)(a); }
 
 }  // namespace
 
@@ -156,12 +185,20 @@ bool suits_sliding_channel_cpu(const SlidingChannels& windows, std::int64_t filt
   return windows.width < windows.channels && filters >= kLeastFilters * windows.cycle;
 }
 
-Implementation<SlidingChannelArguments> sliding_channel_cpu() {
+tuning::Config sliding_channel_cpu_prior(const SlidingChannelArguments& a) {
+  return HWY_DYNAMIC_DISPATCH(sliding_channel_prior)(a);
+}
+
+tuning::Kernel<SlidingChannelArguments> sliding_channel_cpu() {
   return {
       .name = "cpu_windows",
-      .why_not = [](const SlidingChannelArguments& arguments) { return needs_device(Device::cpu, arguments.x.device); },
-      .plan = [](const SlidingChannelArguments& arguments,
-                 int threads) { return HWY_DYNAMIC_DISPATCH(sliding_channel_plan)(arguments, threads); },
+      .unsupported = [](const SlidingChannelArguments& a) { return needs_device(Device::cpu, a.x.device); },
+      .configs = configs,
+      .plan =
+          [](const SlidingChannelArguments& a, const tuning::Config& config, int threads) {
+            tuning::check_listed("cpu_windows", a, config, sliding_channel_cpu_prior(a), configs);
+            return HWY_DYNAMIC_DISPATCH(sliding_channel_plan)(a, config, threads);
+          },
   };
 }
 

@@ -34,7 +34,8 @@ constexpr std::int64_t spread_pitch(std::int64_t elements) {
 template <class T>
 class SlidingWindows {
  public:
-  SlidingWindows(const SlidingChannels& channels, std::int64_t outputs) : channels_(channels), outputs_(outputs) {
+  SlidingWindows(const SlidingChannels& channels, std::int64_t outputs, const GemmBlocks& blocks)
+      : channels_(channels), outputs_(outputs), blocks_(blocks) {
     for (std::int64_t p = 0; p < channels.cycle; ++p) {
       windows_.push_back({p, channels.first(p), 0, (outputs - p + channels.cycle - 1) / channels.cycle});
     }
@@ -95,7 +96,8 @@ class SlidingWindows {
                    .b_depth = x.pitch,
                    .c = y.data + run.window->index * y.pitch,
                    .c_row = channels_.cycle * y.pitch,
-                   .accumulate = run.place > 0},
+                   .accumulate = run.place > 0,
+                   .blocks = blocks_},
            prefetcher);
     });
   }
@@ -115,7 +117,8 @@ class SlidingWindows {
                    .b_depth = grad.pitch,
                    .c = grad_x.data + segment.channel * grad_x.pitch,
                    .c_row = grad_x.pitch,
-                   .accumulate = segment.continues},
+                   .accumulate = segment.continues,
+                   .blocks = blocks_},
            prefetcher);
     }
   }
@@ -135,7 +138,8 @@ class SlidingWindows {
                    .b_depth = a.pitch,
                    .c = grad_weight.data + run.window->index * grad_weight.pitch + run.place,
                    .c_row = channels_.cycle * grad_weight.pitch,
-                   .accumulate = accumulate},
+                   .accumulate = accumulate,
+                   .blocks = blocks_},
            prefetcher);
     });
   }
@@ -143,7 +147,8 @@ class SlidingWindows {
   /// Steps of the products of `forward`; those of the gradients are about as many.
   std::int64_t steps(std::int64_t columns) const {
     const std::int64_t rows = (outputs_ + channels_.cycle - 1) / channels_.cycle;
-    return channels_.cycle * gemm_steps(Gemm<T>{.rows = rows, .columns = columns, .depth = channels_.width});
+    return channels_.cycle *
+           gemm_steps(Gemm<T>{.rows = rows, .columns = columns, .depth = channels_.width, .blocks = blocks_});
   }
 
  private:
@@ -201,6 +206,7 @@ class SlidingWindows {
 
   SlidingChannels channels_;
   std::int64_t outputs_;
+  GemmBlocks blocks_;
   std::vector<Window> windows_;  ///< by their first channels
   std::vector<Segment> segments_;
 };
