@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 
+from .. import functional, plain
 from .graph import undisturbed
 from .traces import Traces
 
@@ -67,7 +68,8 @@ def multiply_adds(model: nn.Module, input_size: Sequence[int] | None = None) -> 
     traces = Traces(model)
     try:
         first = next(model.parameters())
-        with torch.no_grad(), undisturbed(model, training=False), FakeTensorMode(allow_non_fake_inputs=True), counting:
+        fake = FakeTensorMode(allow_non_fake_inputs=True)
+        with torch.no_grad(), undisturbed(model, training=False), functional.using(plain), fake, counting:
             model(torch.empty(1, *_input_size(model, input_size), dtype=first.dtype, device=first.device))
     except Exception:
         # A model may want anything.

@@ -3,16 +3,19 @@ converters and checkpoints see what they expect."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
-from .. import functional
-from ..arguments import integer, padding_of, pair
+from .. import functional, plain
+from ..arguments import integer, pair
 from ..matching.fused import fuse_whole
-from ..matching.layers import norm_states
-from .convolutions import SlidingChannelConv2d
+from ..matching.layers import BatchNorms, norm_states
+from ..matching.separable import why_not_separable
+from .convolutions import DepthwiseConv2d, PointwiseConv2d, SlidingChannelConv2d, depthwise_conv
 from .squeeze_excitation import SqueezeExcitation
 
 __all__ = ["ConvBnAct", "DSCBlock", "InvertedResidual"]
@@ -21,8 +24,11 @@ __all__ = ["ConvBnAct", "DSCBlock", "InvertedResidual"]
 class DSCBlock(nn.Module):
     """Depthwise convolution, BatchNorm, activation, pointwise convolution: :func:`fusedsc.functional.dsc_block`.
 
-    Children: ``depthwise`` (``nn.Conv2d``), ``bn`` (``nn.BatchNorm2d``) and ``pointwise`` (``nn.Conv2d`` or, with
-    ``overlap`` or after :func:`fusedsc.to_scc`, :class:`SlidingChannelConv2d`).
+    Children: ``depthwise`` (``nn.Conv2d``; :class:`DepthwiseConv2d` for a padding that the former does not have),
+    ``bn`` (``nn.BatchNorm2d``) and ``pointwise`` (``nn.Conv2d`` or, with ``overlap`` or after :func:`fusedsc.to_scc`,
+    :class:`SlidingChannelConv2d`). The result is always ``pointwise(activation(bn(depthwise(x))))``: where a child has
+    hooks, is pruned or parametrized, or where another module is in its place, the children are called one after the
+    other, with a warning. An ``nn.SyncBatchNorm`` is not such another module: it takes its group's statistics here.
 
     Args:
         in_channels: C.
@@ -61,26 +67,37 @@ class DSCBlock(nn.Module):
     ) -> None:
         super().__init__()
         factory = {"device": device, "dtype": dtype}
-        stride, dilation = tuple(pair("stride", stride)), tuple(pair("dilation", dilation))
         groups = integer("groups", groups)
         hidden = in_channels * channel_multiplier
-        self.depthwise = nn.Conv2d(
-            in_channels, hidden, kernel_size, stride, dilation=dilation, groups=in_channels, bias=bias, **factory
-        )
+        self.depthwise = depthwise_conv(in_channels, hidden, kernel_size, stride, padding, dilation, bias, **factory)
         self.bn = nn.BatchNorm2d(hidden, eps, momentum, affine, track_running_stats, **factory)
         if overlap is None:
             self.pointwise = nn.Conv2d(hidden, out_channels, 1, groups=groups, bias=bias, **factory)
         else:
             self.pointwise = SlidingChannelConv2d(hidden, out_channels, groups, overlap, bias, **factory)
-        if padding is None:
-            reach = zip(self.depthwise.kernel_size, self.depthwise.dilation, strict=True)
-            padding = tuple(dilated * (size - 1) // 2 for size, dilated in reach)
-        self.padding = padding_of(padding)
         self.activation = activation
         self.recompute = recompute
 
+    @property
+    def padding(self) -> functional.Padding:
+        """That of ``depthwise``."""
+        return self.depthwise.padding
+
+    def why_not_fused(self) -> str | None:
+        """Why the children are called one after the other as they are now; None if one operator does their work."""
+        return why_not_separable(self, _DEPTHWISE, _POINTWISE)
+
     def forward(self, x: Tensor) -> Tensor:
+        reason = self.why_not_fused()
+        if reason is not None:
+            if not torch.compiler.is_compiling() and not isinstance(x, fx.Proxy):
+                warnings.warn(f"fusedsc: a {type(self).__name__} runs unfused, because {reason}", stacklevel=2)
+            act = self.activation
+            y = self.bn(self.depthwise(x))
+            return self.pointwise(plain.activation_function(act)(y) if isinstance(act, str) else act(y))
         bn = norm_states([self.bn])
+        if bn.sync_group is not None:
+            return self._run_synchronised(x, bn)
         *tensors, num_batches_tracked = bn.tensors
         return functional.dsc_block(
             x,
@@ -95,15 +112,40 @@ class DSCBlock(nn.Module):
             eps=bn.eps[0],
             activation=self.activation,
             stride=self.depthwise.stride,
-            padding=self.padding,
+            padding=self.depthwise.padding,
             dilation=self.depthwise.dilation,
             recompute=self.recompute,
             groups=self.pointwise.groups,
             overlap=getattr(self.pointwise, "overlap", None),
         )
 
+    def _run_synchronised(self, x: Tensor, bn: BatchNorms) -> Tensor:
+        """dsc_block knows this process's statistics only; conv_chain takes those of a group."""
+        conv, projection = self.depthwise, self.pointwise
+        geometry = (conv.stride, conv.padding, conv.dilation, conv.groups)
+        norm = (tuple(bn.tensors), bn.momenta[0], bn.eps[0])
+        stages = [functional.ConvStage(conv.weight, conv.bias, *norm, self.activation, *geometry)]
+        is_stage = isinstance(projection, nn.Conv2d) and projection.groups == 1
+        if is_stage:
+            stages.append(functional.ConvStage(projection.weight, projection.bias))
+        y = functional.conv_chain(x, stages, training=True, recompute=self.recompute, sync_group=bn.sync_group)
+        return y if is_stage else projection(y)
+
     def extra_repr(self) -> str:
-        return f"padding={self.padding}, activation={self.activation}, recompute={self.recompute}"
+        return f"activation={self.activation}, recompute={self.recompute}"
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        padding = state.pop("padding", None)  # pickled when it was the block's, and its convolution had none
+        super().__setstate__(state)
+        if padding is not None:
+            conv = self.depthwise
+            sizes = (conv.kernel_size, conv.stride, padding, conv.dilation)
+            other = depthwise_conv(conv.in_channels, conv.out_channels, *sizes, conv.bias is not None, device="meta")
+            conv.__class__, conv.padding = type(other), other.padding
+
+
+_DEPTHWISE = frozenset({nn.Conv2d, DepthwiseConv2d})
+_POINTWISE = frozenset({nn.Conv2d, PointwiseConv2d, SlidingChannelConv2d})
 
 
 class ConvBnAct(nn.Sequential):

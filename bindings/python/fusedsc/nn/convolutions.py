@@ -148,3 +148,32 @@ class SlidingChannelConv2d(nn.Module):
     def extra_repr(self) -> str:
         bias = "" if self.bias is not None else ", bias=False"
         return f"{self.in_channels}, {self.out_channels}, groups={self.groups}, overlap={self.overlap}{bias}"
+
+
+def depthwise_conv(
+    in_channels: int,
+    out_channels: int,
+    kernel_size: functional.Pair,
+    stride: functional.Pair,
+    padding: functional.Padding | None,
+    dilation: functional.Pair,
+    bias: bool,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
+) -> nn.Conv2d:
+    """PyTorch's own, if it has such a padding, else :class:`DepthwiseConv2d`; ``padding`` None is half the kernel."""
+    conv = DepthwiseConv2d(
+        in_channels, out_channels, kernel_size, stride, 0, dilation, bias, device="meta"
+    )  # which has made pairs of the numbers
+    if padding is None:
+        reach = zip(conv.kernel_size, conv.dilation, strict=True)
+        padding = tuple(dilated * (size - 1) // 2 for size, dilated in reach)
+    padding = padding_of(padding)
+    if len(padding) == 4 and padding[0] == padding[1] and padding[2] == padding[3] and padding != "same":
+        padding = (padding[2], padding[0])
+    # PyTorch has "same" at stride 1 only, where it is TensorFlow's.
+    is_pytorchs = len(padding) == 2 or padding == "valid" or (padding == "same" and conv.stride == (1, 1))
+    sizes = (in_channels, out_channels, conv.kernel_size, conv.stride, padding, conv.dilation)
+    if not is_pytorchs:
+        return DepthwiseConv2d(*sizes, bias, device, dtype)
+    return nn.Conv2d(*sizes, in_channels, bias, device=device, dtype=dtype)
