@@ -35,12 +35,12 @@ BatchNorm = tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None, Te
 
 
 def integer(name: str, number: int) -> int:
-    """Any integer, NumPy's too, as Python's; a symbolic one (torch.compile, torch.export) as it is.
+    """Any integer, NumPy's too, as Python's; a symbolic one (torch.compile, torch.export, torch.jit.trace) as it is.
 
     Raises:
         ValueError: it is a boolean or no integer.
     """
-    if type(number) is int or isinstance(number, torch.SymInt):
+    if type(number) is int or isinstance(number, torch.SymInt) or _is_traced(number):
         return number
     try:
         if not _is_boolean(number):
@@ -167,8 +167,11 @@ def chain_geometry(x: Tensor | None, stages: Sequence[NamedTuple]) -> ChainGeome
         if isinstance(padding, str):
             size = _size_behind(x, stages[:i], strides, paddings, dilations)
             padding = _named_padding(f"stages[{i}].", padding, size, stage.weight, stride, dilation)
+            padding = padding if len(padding) == 4 else padding * 4
+        else:
+            padding = _four_sides(f"stages[{i}].padding", padding)
         strides += stride
-        paddings += _four_sides(f"stages[{i}].padding", padding)
+        paddings += padding
         dilations += dilation
     return ChainGeometry(strides, paddings, dilations, [integer("groups", stage.groups) for stage in stages])
 
@@ -214,6 +217,13 @@ def batch_norms(
     }
 
 
+def _is_traced(number) -> bool:
+    """Whether it is a number that torch.jit.trace records, as it has sizes: an integer of now is none of later."""
+    if not isinstance(number, Tensor) or torch.compiler.is_dynamo_compiling() or not torch._C._is_tracing():
+        return False
+    return number.dim() == 0 and number.dtype == torch.int64
+
+
 def _is_boolean(number) -> bool:
     return isinstance(number, bool) or type(number).__name__ in ("bool_", "bool")  # NumPy's, by either of its names
 
@@ -243,10 +253,21 @@ def _named_padding(
         raise ValueError(f"{prefix}stride: it is {stride}; it must be at least 1")
     sides = []
     for axis in (1, 0):  # left and right, then top and bottom
-        outputs = -(-size[axis] // stride[axis])
-        total = max((outputs - 1) * stride[axis] + dilation[axis] * (weight.shape[2 + axis] - 1) + 1 - size[axis], 0)
+        reach = dilation[axis] * (weight.shape[2 + axis] - 1) + 1
+        if stride[axis] == 1:
+            total = reach - 1
+        else:
+            outputs = (size[axis] + stride[axis] - 1) // stride[axis]
+            total = _at_least_zero((outputs - 1) * stride[axis] + reach - size[axis])
         sides += [total // 2, total - total // 2]
     return sides
+
+
+def _at_least_zero(number: int | torch.SymInt | Tensor) -> int | torch.SymInt | Tensor:
+    """For any number that it may be later: one that is recorded must not be compared now."""
+    if isinstance(number, Tensor):  # as torch.jit.trace has sizes
+        return number.clamp(min=0)
+    return torch.sym_max(number, 0) if isinstance(number, torch.SymInt) else max(number, 0)
 
 
 def _four_sides(name: str, padding: Pair) -> list[int]:

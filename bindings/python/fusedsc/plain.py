@@ -144,8 +144,9 @@ def conv_chain(
     y = activation_function(input_activation, "input_activation")(x)
     for i, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
         pair, sides = slice(2 * i, 2 * i + 2), paddings[4 * i : 4 * i + 4]
-        left, right, top, bottom = sides
-        padding = [top, left] if left == right and top == bottom else sides
+        # Numbers that depend on the size of x are only known once the traced program runs.
+        is_known = all(isinstance(side, int) for side in sides)
+        padding = [sides[2], sides[0]] if is_known and sides[0] == sides[1] and sides[2] == sides[3] else sides
         y = _convolution(y, weight, bias, strides[pair], padding, dilations[pair], groups[i])
         if has_bn[i]:
             momentum = None if math.isnan(momenta[i]) else momenta[i]
