@@ -95,7 +95,7 @@ def _function(name: str, function: Callable, inputs: tuple, arguments: dict, ref
         with nullcontext() if fused or reference else functional.using(plain):
             return (function if fused or reference is None else reference)(*again.args, **again.kwargs)
 
-    return Subject(name, _wanted(tree), call)
+    return Subject(name, _differentiable(_wanted(tree)), call)
 
 
 def _module(module: nn.Module, inputs: tuple, arguments: dict, reference: Callable | None) -> Subject:
@@ -120,7 +120,7 @@ def _module(module: nn.Module, inputs: tuple, arguments: dict, reference: Callab
         with nullcontext() if fused else functional.using(plain):
             return torch.func.functional_call(target, state, positional, keywords)
 
-    return Subject(type(module).__name__, {**_wanted(tree), **parameters}, call)
+    return Subject(type(module).__name__, _differentiable({**_wanted(tree), **parameters}), call)
 
 
 def _named_leaves(tree: dict) -> list[tuple[str, Any]]:
@@ -153,6 +153,11 @@ def _wanted(tree: dict) -> Values:
     """Those that require a gradient; if none does, all that could."""
     floating = {name: leaf for name, leaf in _named_leaves(tree) if _is_floating(leaf) and _is_operand(name)}
     return {name: leaf for name, leaf in floating.items() if leaf.requires_grad} or floating
+
+
+def _differentiable(values: Values) -> Values:
+    """The same, of what was made under torch.inference_mode, too: that itself can have no gradient."""
+    return {name: value.clone() if value.is_inference() else value for name, value in values.items()}
 
 
 def _replaced(tree: dict, values: Values, dtype: torch.dtype | None) -> dict:
