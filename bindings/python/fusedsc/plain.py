@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .arguments import described
 from .compressed_map import CompressedMap, compress
 
 __all__ = [
@@ -169,6 +170,8 @@ def activation_function(name: str, argument: str = "activation") -> Callable[[Te
 
 
 def _named(functions: dict[str, Callable[[Tensor], Tensor]], argument: str, name: str) -> Callable[[Tensor], Tensor]:
+    if not isinstance(name, str):
+        raise ValueError(f"{argument}: {described(name)}; give a name")
     if name not in functions:
         raise ValueError(f'{argument}: unknown name "{name}"; use one of {", ".join(functions)}')
     return functions[name]

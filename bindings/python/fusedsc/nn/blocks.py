@@ -3,6 +3,7 @@ converters and checkpoints see what they expect."""
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from .. import functional, plain
-from ..arguments import integer, pair
+from ..arguments import described, integer, layer_class, pair, positive, positive_pair, real, switch
 from ..matching.fused import fuse_whole
 from ..matching.layers import BatchNorms, norm_states
 from ..matching.separable import why_not_separable
@@ -67,8 +68,14 @@ class DSCBlock(nn.Module):
     ) -> None:
         super().__init__()
         factory = {"device": device, "dtype": dtype}
-        groups = integer("groups", groups)
-        hidden = in_channels * channel_multiplier
+        groups, bias = positive("groups", groups), switch("bias", bias)
+        in_channels, out_channels = positive("in_channels", in_channels), positive("out_channels", out_channels)
+        hidden = in_channels * positive("channel_multiplier", channel_multiplier)
+        eps, momentum = real("eps", eps), None if momentum is None else real("momentum", momentum)
+        affine = switch("affine", affine)
+        track_running_stats = switch("track_running_stats", track_running_stats)
+        if not isinstance(activation, str):
+            raise ValueError(f"activation: {described(activation)}; give a name")
         self.depthwise = depthwise_conv(in_channels, hidden, kernel_size, stride, padding, dilation, bias, **factory)
         self.bn = nn.BatchNorm2d(hidden, eps, momentum, affine, track_running_stats, **factory)
         if overlap is None:
@@ -76,7 +83,7 @@ class DSCBlock(nn.Module):
         else:
             self.pointwise = SlidingChannelConv2d(hidden, out_channels, groups, overlap, bias, **factory)
         self.activation = activation
-        self.recompute = recompute
+        self.recompute = None if recompute is None else switch("recompute", recompute)
 
     @property
     def padding(self) -> functional.Padding:
@@ -178,16 +185,16 @@ class ConvBnAct(nn.Sequential):
         norm_layer: Callable[[int], nn.Module] | None = None,
         activation_layer: type[nn.Module] = nn.ReLU6,
     ) -> None:
-        stride, dilation = tuple(pair("stride", stride)), tuple(pair("dilation", dilation))
-        if padding is not None:
-            padding = tuple(pair("padding", padding))
-        conv = nn.Conv2d(in_channels, out_channels, kernel_size, stride, 0, dilation, bias=False)
-        reach = zip(conv.kernel_size, conv.dilation, strict=True)
-        half = tuple(dilated * (size - 1) // 2 for size, dilated in reach)
-        conv = nn.Conv2d(
-            in_channels, out_channels, kernel_size, stride, half if padding is None else padding, dilation, bias=False
-        )
-        super().__init__(conv, (norm_layer or nn.BatchNorm2d)(out_channels), activation_layer())
+        in_channels, out_channels = positive("in_channels", in_channels), positive("out_channels", out_channels)
+        kernel_size, stride = positive_pair("kernel_size", kernel_size), positive_pair("stride", stride)
+        dilation = positive_pair("dilation", dilation)
+        norm_layer = layer_class("norm_layer", nn.BatchNorm2d if norm_layer is None else norm_layer)
+        activation_layer = layer_class("activation_layer", activation_layer)
+        if padding is None:
+            padding = [dilated * (size - 1) // 2 for size, dilated in zip(kernel_size, dilation, strict=True)]
+        geometry = (tuple(numbers) for numbers in (kernel_size, stride, pair("padding", padding), dilation))
+        conv = nn.Conv2d(in_channels, out_channels, *geometry, bias=False)
+        super().__init__(conv, norm_layer(out_channels), activation_layer())
         self.out_channels = out_channels
         fuse_whole(self)
 
@@ -231,14 +238,21 @@ class InvertedResidual(nn.Module):
         gate_layer: type[nn.Module] = nn.Hardsigmoid,
         squeeze_activation_layer: type[nn.Module] = nn.ReLU,
     ) -> None:
-        stride, kernel_size = integer("stride", stride), integer("kernel_size", kernel_size)
+        in_channels, out_channels = positive("in_channels", in_channels), positive("out_channels", out_channels)
+        stride, kernel_size = integer("stride", stride), positive("kernel_size", kernel_size)
         if stride not in (1, 2):
             raise ValueError(f"stride: it is {stride}; use 1 or 2")
         if kernel_size % 2 != 1:
             raise ValueError(f"kernel_size: it is {kernel_size}; use an odd number")
         super().__init__()
-        norm_layer = norm_layer or nn.BatchNorm2d
-        hidden = round(in_channels * expand_ratio)
+        norm_layer = layer_class("norm_layer", nn.BatchNorm2d if norm_layer is None else norm_layer)
+        activation_layer = layer_class("activation_layer", activation_layer)
+        gate_layer = layer_class("gate_layer", gate_layer)
+        squeeze_activation_layer = layer_class("squeeze_activation_layer", squeeze_activation_layer)
+        hidden = in_channels * real("expand_ratio", expand_ratio)
+        if not 1 <= hidden < 2**31:
+            raise ValueError(f"expand_ratio: it is {expand_ratio}; it must leave a channel at least, and be finite")
+        hidden = round(hidden)
         layers: list[nn.Module] = []
         if expand_ratio != 1:
             expand = nn.Conv2d(in_channels, hidden, 1, bias=False)
@@ -265,4 +279,5 @@ class InvertedResidual(nn.Module):
 
 def _activation(layer: type[nn.Module]) -> nn.Module:
     """In place, where it can be: it follows a BatchNorm."""
-    return layer() if layer is nn.Identity else layer(inplace=True)
+    takes_it = layer is not nn.Identity and "inplace" in inspect.signature(layer).parameters
+    return layer(inplace=True) if takes_it else layer()
