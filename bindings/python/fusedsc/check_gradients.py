@@ -60,6 +60,8 @@ def check_gradients(
         ValueError: the name is unknown, an argument is wrong, or no tensor could have a gradient.
     """
     seed = integer("seed", seed)
+    if not -(2**63) <= seed < 2**63 - 1:
+        raise ValueError(f"seed: it is {seed}; it must be a number of 64 bits")
     if directions is not None and integer("directions", directions) < 1:
         raise ValueError(f"directions: it is {directions}; it must be at least 1, or None")
     if reference is not None and not callable(reference):

@@ -54,6 +54,9 @@ def subject_of(what: nn.Module | Callable | str, inputs: tuple, arguments: dict,
     )
     if not subject.values:
         raise ValueError(f"inputs: no tensor of {subject.name} is of floating point and wants a gradient; give one")
+    for name, value in subject.values.items():
+        if value.numel() == 0:
+            raise ValueError(f"{name}: its sizes are {list(value.shape)}; give some elements, whose gradient there is")
     if not _results(subject):
         raise ValueError(f"module_or_op: {subject.name} gives no tensor of floating point; give one that does")
     return subject
