@@ -79,8 +79,6 @@ def operator_arguments(op_name: str, texts: list[str], dtype: torch.dtype, devic
     for name in given:
         if name not in parameters:
             raise UsageError(f"{name}: {op_name} has no such argument; it has {', '.join(parameters)}")
-    if not -(2**63) <= seed < 2**63 - 1:
-        raise UsageError(f"--seed: it is {seed}; it must be a number of 64 bits")
     generator = torch.Generator("cpu").manual_seed(seed)
 
     def normal(shape: tuple[int, ...]) -> Tensor:
