@@ -307,8 +307,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def whole_number(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"it is {text}; it must be a whole number, at least 1")
+    if not text.isdecimal() or not 1 <= int(text) < 2**31:
+        raise argparse.ArgumentTypeError(f"it is {text}; it must be a whole number, at least 1 and less than 2^31")
     return int(text)
 
 

@@ -321,7 +321,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         run(parse(arguments))
     except (UserError, ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        is_file = isinstance(error, OSError) and error.filename
+        print(f"error: {f'{error.filename}: {error.strerror}' if is_file else error}", file=sys.stderr)
         return 1
     return 0
 

@@ -35,6 +35,7 @@ from fusedsc.searching import RANKED, check_search, search_over
 from fusedsc.searching.space import Facts
 
 from . import fit, plots
+from .__main__ import whole_number
 from .rows.journal import Row
 from .sweep import MEASUREMENTS, UserError
 
@@ -175,8 +176,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("gpu", help="a folder of rows, such as h200")
     parser.add_argument("--rows", type=Path, default=MEASUREMENTS, help="where it is (ops/tuning/measurements)")
     parser.add_argument("--role", nargs="+", help="(default: all that have problems with many candidates)")
-    parser.add_argument("--problems", type=int, default=20, help="of each role, at most (default: 20)")
-    parser.add_argument("--seeds", type=int, default=3, help="each search runs so often (default: 3)")
+    parser.add_argument("--problems", type=whole_number, default=20, help="of each role, at most (default: 20)")
+    parser.add_argument("--seeds", type=whole_number, default=3, help="each search runs so often (default: 3)")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the shares there")
     options = parser.parse_args(arguments)
     try:

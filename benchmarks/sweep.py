@@ -162,7 +162,7 @@ def _tuned(options: argparse.Namespace, seconds: float, subject, *inputs, backwa
 def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return run(parse(arguments))
-    except UserError as error:
+    except (UserError, ValueError) as error:  # a path with a NUL is the latter
         print(f"error: {error}", file=sys.stderr)
         return 1
 

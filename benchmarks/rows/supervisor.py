@@ -32,7 +32,8 @@ POLL_SECONDS = 0.25
 def measure(task: Task) -> int:
     """Returns the exit status: 0; 1 if processes ended too often; 130 after Ctrl-C."""
     journal = Path(task.journal)
-    journal.parent.mkdir(parents=True, exist_ok=True)
+    for folder in (journal.parent, Path(task.folder)):  # what is measured goes there
+        folder.mkdir(parents=True, exist_ok=True)
     read_rows(Path(task.folder))  # which a damaged file ends at once
     end = time.monotonic() + task.seconds
     status = 0

@@ -104,5 +104,6 @@ def day_of(commit: str) -> str:
     command = ["git", "-C", str(ROOT), "show", "--no-patch", "--format=%cs", commit]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise ValueError(f"git knows no commit {commit}, of which the rows are: {done.stderr.strip()}")
+        why, *_ = done.stderr.strip().splitlines() or ["it does not say why"]
+        raise ValueError(f"git knows no commit {commit}, of which the rows are: {why}")
     return done.stdout.strip()

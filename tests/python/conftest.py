@@ -2,13 +2,19 @@ import os
 import sys
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch: waiting threads must not starve other processes
-os.environ["FUSEDSC_TUNE"] = "0"  # what is tested must not depend on what somebody has measured here
 
 import pytest
 import torch
 from devices import compute_in_full_precision, device, use_device
 from fashion_mnist_files import write_files
 from hypothesis import HealthCheck, settings
+
+CHOOSING = ("FUSEDSC_CACHE_DIR", "FUSEDSC_FORCE", "FUSEDSC_RANKER", "FUSEDSC_TABLE", "FUSEDSC_TUNE", "FUSEDSC_VERBOSE")
+"""What says which kernels run: what is tested must not depend on what somebody has set or measured here. The library
+reads them once, when it is first asked."""
+for name in CHOOSING:
+    os.environ.pop(name, None)
+os.environ["FUSEDSC_TUNE"] = "0"
 
 settings.register_profile(
     "fusedsc",
@@ -68,15 +74,57 @@ def _start_alike(monkeypatch, tmp_path):
 
 @pytest.fixture
 def store(monkeypatch, tmp_path):
-    """The folder of a store of this test's own."""
+    """The folder of a store of this test's own, for whatever measures or chooses kernels. Nothing is stored, pinned,
+    forced or ranked in the beginning; and what the test has set, in the environment, too, counts for no other test."""
     import fusedsc  # not above: some tests are of what cannot import it
 
-    monkeypatch.delenv("FUSEDSC_TUNE", raising=False)
-    monkeypatch.setenv("FUSEDSC_CACHE_DIR", str(tmp_path / "cache"))
+    before = _variables()
+    _set_variables({"FUSEDSC_CACHE_DIR": str(tmp_path / "cache")})
     fusedsc.tuning.reload_choices()
     yield tmp_path / "cache" / "tuning"
-    monkeypatch.undo()
-    fusedsc.tuning.reload_choices()
+    monkeypatch.undo()  # first: it would put back what it found, which may be this fixture's
+    _set_variables(before)
+    torch.ops.fusedsc._tune_record(False)
+    for role in fusedsc.kernels():
+        torch.ops.fusedsc._force(role, "")
+    fusedsc.tuning.pin(None)
+    torch.ops.fusedsc._use_tables_of(str(fusedsc._library.path().parent / fusedsc._library.TABLES))
+    fusedsc.tuning.reload_choices()  # last: the library reads the environment only here
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item):
+    item.stash[_FOUND] = _variables()
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item):
+    """A test that leaves something behind fails itself, and not another one that happens to run after it."""
+    result = yield
+    found = item.stash[_FOUND]
+    left = [name for name in CHOOSING if os.environ.get(name) != found.get(name)]
+    _set_variables(found)
+    if "fusedsc" in sys.modules and hasattr(torch.ops.fusedsc, "_tables_for"):
+        table = torch.ops.fusedsc._tables_for(False)[1]  # the CPU's, for which none ships
+        if table:
+            left.append(table)
+            torch.ops.fusedsc._tables_pin("")  # reads everything anew, too
+    assert not left, f"it leaves {', '.join(left)} to other tests; use the fixture `store`"
+    return result
+
+
+_FOUND = pytest.StashKey[dict[str, str]]()
+
+
+def _variables():
+    return {name: value for name, value in os.environ.items() if name in CHOOSING}
+
+
+def _set_variables(values):
+    for name in CHOOSING:
+        os.environ.pop(name, None)
+    os.environ.update(values)
 
 
 @pytest.fixture(scope="module")

@@ -242,3 +242,25 @@ def test_rich_tables():
     text = console.export_text()
     assert report.headline() in text
     assert "2x8x6x7" in text
+
+
+@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("made_there", [True, False])
+def test_where_nothing_has_gradients(context, made_there):
+    """What is checked is the same as elsewhere, and is found to be right."""
+
+    def subjects():
+        torch.manual_seed(0)
+        x, dw, _ = tensors()
+        model = torch.nn.Sequential(nn.DSCBlock(8, 6), torch.nn.BatchNorm2d(6)).to(device())
+        return (model, x), ("depthwise_conv2d", x, dw)
+
+    given = subjects()
+    expected = [fusedsc.check_gradients(*subject) for subject in given]
+    with context():
+        reports = [fusedsc.check_gradients(*subject) for subject in (subjects() if made_there else given)]
+        assert not torch.is_grad_enabled()
+    for report, outside in zip(reports, expected, strict=True):
+        assert report, str(report)
+        assert [check.tensor for check in report] == [check.tensor for check in outside]
+        assert [check.size for check in report] == pytest.approx([check.size for check in outside])

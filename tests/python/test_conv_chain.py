@@ -294,7 +294,7 @@ def dense(build):
 
 
 WRONG = [
-    (lambda b: b, {}, "weights: there are none"),
+    (lambda b: b, {}, "stages: there are none"),
     (dense, {}, r"stages\[0\].groups: it is 1, with 8 input channels and a kernel of 3 x 3"),
     (lambda b: b.pw(8, stride=2), {}, r"stages\[0\].groups: "),
     (lambda b: b.pw(8, "gelu2"), {}, r'stages\[0\].activation: unknown name "gelu2"'),

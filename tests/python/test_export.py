@@ -67,6 +67,63 @@ def test_a_swapped_network_is_traced():
     torch.testing.assert_close(traced(x), model(x), rtol=1e-4, atol=1e-4)
 
 
+class Calls(torch.nn.Module):
+    """A function of functional, with padding "same" and a stride."""
+
+    def __init__(self, name, *sizes, **options):
+        super().__init__()
+        self.name, self.weight = name, torch.randn(sizes)
+        self.options = {"stride": 2, "padding": "same", **options}
+
+    def forward(self, x):
+        return getattr(functional, self.name)(x, self.weight, **self.options)
+
+
+class Chain(torch.nn.Module):
+    """The second convolution's padding depends on what the first one makes of the image's size."""
+
+    def __init__(self):
+        super().__init__()
+        bn = (torch.rand(4), torch.rand(4), torch.rand(4), torch.rand(4) + 0.5, None)
+        how = {"stride": 2, "padding": "same", "groups": 4}
+        self.stages = [
+            functional.ConvStage(torch.randn(4, 1, 3, 3), None, bn, **how),
+            functional.ConvStage(torch.randn(4, 1, 2, 5), **how),
+            functional.ConvStage(torch.randn(6, 4, 1, 1)),
+        ]
+
+    def forward(self, x):
+        return functional.conv_chain(x, self.stages, training=False)
+
+
+STATISTICS = {"bn_weight": None, "bn_bias": None, "running_mean": torch.zeros(6), "running_var": torch.ones(6)}
+SAME = {
+    "depthwise": lambda: Calls("depthwise_conv2d", 4, 1, 3, 3),
+    # Of 12 rows the last window reaches none beyond, and of 13 it does.
+    "depthwise, steps wider than windows": lambda: Calls("depthwise_conv2d", 4, 1, 2, 1, stride=3),
+    "depthwise, dilated": lambda: Calls("depthwise_conv2d", 8, 1, 5, 2, stride=(3, 2), dilation=(1, 2)),
+    "depthwise, an activation": lambda: Calls("depthwise_conv2d", 4, 1, 3, 3, activation="relu"),
+    "ecr": lambda: Calls("ecr_conv2d", 6, 4, 3, 3),
+    "pecr": lambda: Calls("pecr_conv2d", 6, 4, 3, 3),
+    "conv_bn_act": lambda: Calls("conv_bn_act", 6, 4, 3, 3, training=False, **STATISTICS),
+    "conv_chain": Chain,
+    "dsc_block": lambda: nn.DSCBlock(4, 6, stride=2, padding="same").eval(),
+    "a convolution": lambda: nn.DepthwiseConv2d(4, 4, 3, 2, "same"),
+}
+
+
+@pytest.mark.filterwarnings("error::torch.jit.TracerWarning", "ignore::DeprecationWarning")
+@pytest.mark.parametrize("name", SAME)
+def test_traces_pad_images_of_other_sizes(name):
+    """By amounts that depend on the size: those of the example are not the trace's."""
+    torch.manual_seed(0)
+    module = SAME[name]()
+    traced = torch.jit.trace(module, torch.randn(2, 4, 12, 13), check_trace=False)
+    for height, width in ((12, 13), (13, 12), (15, 15), (7, 30), (5, 6), (64, 4)):
+        x = torch.randn(3, 4, height, width)
+        torch.testing.assert_close(traced(x), module(x), rtol=1e-4, atol=1e-4)
+
+
 def test_unknown_activations_are_named_in_traces_too():
     module = nn.DSCBlock(4, 6, activation="mish")
     with pytest.raises(ValueError, match='activation: unknown name "mish"; use one of identity, relu'):

@@ -75,11 +75,7 @@ def test_cache_clear_removes_compiled_kernels(tmp_path: Path) -> None:
     assert [file.name for file in folder.iterdir()] == ["notes.txt"]
 
 
-def test_tune_compiles_nothing_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FUSEDSC_CACHE_DIR", str(tmp_path))
-    monkeypatch.setenv("FUSEDSC_TUNE", "1")
-    fusedsc.tuning.reload_choices()
+def test_tune_compiles_nothing_on_a_cpu(store: Path) -> None:
     layer = fusedsc.nn.PointwiseConv2d(8, 8, device="cpu")
     fusedsc.tune(layer, torch.randn(1, 8, 4, 4, device="cpu"), compile_kernels=True, budget=2, progress=False)
-    assert not (tmp_path / "binaries").exists()
-    fusedsc.tuning.reload_choices()
+    assert not (store.parent / "binaries").exists()

@@ -12,22 +12,9 @@ import fusedsc
 from fusedsc import functional
 from fusedsc.cli import main
 
-pytestmark = pytest.mark.cpu_only("kernels of the CPU are chosen from")
+pytestmark = [pytest.mark.cpu_only("kernels of the CPU are chosen from"), pytest.mark.usefixtures("store")]
 
 ROLE = "depthwise_conv2d.forward"
-
-
-@pytest.fixture(autouse=True)
-def store(monkeypatch, tmp_path):
-    """A store of this test's own, and nothing pinned afterwards."""
-    for name in ("FUSEDSC_TUNE", "FUSEDSC_TABLE"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("FUSEDSC_CACHE_DIR", str(tmp_path / "cache"))
-    fusedsc.tuning.reload_choices()
-    yield tmp_path / "cache" / "tuning"
-    fusedsc.tuning.pin(None)
-    monkeypatch.undo()
-    fusedsc.tuning.reload_choices()
 
 
 def arguments(channels=8):

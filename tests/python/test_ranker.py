@@ -13,11 +13,8 @@ pytestmark = pytest.mark.cpu_only("asks for the CPU's kernels")
 
 
 @pytest.fixture
-def ranker(monkeypatch, tmp_path):
+def ranker(store, monkeypatch, tmp_path):
     """Writes one and makes it count: of each kernel log(time / roofline)."""
-    for name in ("FUSEDSC_TABLE", "FUSEDSC_TUNE"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("FUSEDSC_CACHE_DIR", str(tmp_path / "store"))
 
     def counts(times: dict[str, float], margin: float = 0.0, role: str = ROLE) -> None:
         leaf = {"roots": [0], "feature": [-1], "right": [0]}
@@ -32,9 +29,7 @@ def ranker(monkeypatch, tmp_path):
         monkeypatch.setenv("FUSEDSC_RANKER", str(file))
         fusedsc.tuning.reload_choices()
 
-    yield counts
-    monkeypatch.undo()
-    fusedsc.tuning.reload_choices()
+    return counts
 
 
 def taken() -> tuple[str, str]:

@@ -21,18 +21,13 @@ ROLES = {"depthwise_conv2d.forward", "depthwise_conv2d.backward"}
 
 
 @pytest.fixture
-def task(monkeypatch, tmp_path):
-    for name in ("FUSEDSC_CACHE_DIR", "FUSEDSC_TABLE", "FUSEDSC_TUNE", "FUSEDSC_FORCE"):
-        monkeypatch.setenv(name, os.environ.get(name, ""))  # put back afterwards
+def task(store, tmp_path):
     (tmp_path / "store").mkdir()
-    yield rows.task.Task(
+    return rows.task.Task(
         device="cpu", gpu="cpu", commit="abc", suites=("depthwise",), batches=(1,), dtypes=("float32",),
         layouts=("contiguous",), candidates=4, seconds=60.0, again=False, folder=str(tmp_path / "rows"),
         journal=str(tmp_path / "store/cpu.jsonl"),
     )  # fmt: skip
-    torch.ops.fusedsc._tune_record(False)
-    monkeypatch.undo()
-    fusedsc.tuning.reload_choices()
 
 
 def kept(folder: str | Path) -> dict[str, bytes]:

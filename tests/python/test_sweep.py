@@ -1,7 +1,6 @@
 """The sweep over the benchmarks' layers: what it measures, goes on with, and writes."""
 
 import json
-import os
 import sys
 from pathlib import Path
 
@@ -19,12 +18,9 @@ pytestmark = pytest.mark.cpu_only("measures the CPU's kernels")
 
 
 @pytest.fixture
-def store(monkeypatch, tmp_path):
-    monkeypatch.setenv("FUSEDSC_CACHE_DIR", os.environ.get("FUSEDSC_CACHE_DIR", ""))  # put back afterwards
-    monkeypatch.setenv("FUSEDSC_TUNE", "1")
-    yield tmp_path / "store"
-    monkeypatch.undo()
-    fusedsc.tuning.reload_choices()
+def folder(store):
+    """For --store, which holds for the process from then on."""
+    return store.parent
 
 
 def measured(said: str) -> dict[str, list[str]]:
@@ -32,9 +28,9 @@ def measured(said: str) -> dict[str, list[str]]:
     return {role: rest.split(";")[0].split(", ") for role, rest in lines}
 
 
-def test_measures_once_and_writes_a_table(store, tmp_path, capsys):
+def test_measures_once_and_writes_a_table(folder, tmp_path, capsys):
     tables = tmp_path / "tables"
-    arguments = (*CASE, "--store", str(store), "--table", str(tables))
+    arguments = (*CASE, "--store", str(folder), "--table", str(tables))
     assert sweep.main(arguments) == 0
     said = measured(capsys.readouterr().out)
     assert set(said) == {"depthwise_conv2d.forward", "depthwise_conv2d.backward"}
@@ -52,8 +48,8 @@ def test_measures_once_and_writes_a_table(store, tmp_path, capsys):
     assert table.read_text() == before
 
 
-def test_a_table_holds_for_programs(store, tmp_path, monkeypatch, capsys):
-    assert sweep.main((*CASE, "--store", str(store), "--table", str(tmp_path))) == 0
+def test_a_table_holds_for_programs(folder, tmp_path, monkeypatch, capsys):
+    assert sweep.main((*CASE, "--store", str(folder), "--table", str(tmp_path))) == 0
     (table,) = tmp_path.glob("*.json")
     monkeypatch.setenv("FUSEDSC_TABLE", str(table))
     monkeypatch.setenv("FUSEDSC_TUNE", "0")
@@ -64,12 +60,12 @@ def test_a_table_holds_for_programs(store, tmp_path, monkeypatch, capsys):
     assert taken.why.startswith("table")
 
 
-def test_what_is_left_for_the_next_time(store, capsys):
-    assert sweep.main((*CASE, "--store", str(store), "--budget", "1e-9")) == 0
+def test_what_is_left_for_the_next_time(folder, capsys):
+    assert sweep.main((*CASE, "--store", str(folder), "--budget", "1e-9")) == 0
     assert "2 of 2 cases are left" in capsys.readouterr().out
 
 
-def test_a_case_that_fails_does_not_end_it(store, monkeypatch, capsys):
+def test_a_case_that_fails_does_not_end_it(folder, monkeypatch, capsys):
     tune, calls = fusedsc.tune, []
 
     def fails_once(*arguments, **options):
@@ -79,7 +75,7 @@ def test_a_case_that_fails_does_not_end_it(store, monkeypatch, capsys):
         return tune(*arguments, **options)
 
     monkeypatch.setattr(fusedsc, "tune", fails_once)
-    assert sweep.main((*CASE, "--store", str(store))) == 1
+    assert sweep.main((*CASE, "--store", str(folder))) == 1
     said = capsys.readouterr()
     assert "broken on purpose" in said.err
     assert "1 of 2 cases failed" in said.err
@@ -93,26 +89,26 @@ def test_a_case_that_fails_does_not_end_it(store, monkeypatch, capsys):
         (("--device", "cuda"), "--device cuda: PyTorch sees no GPU"),
     ],
 )
-def test_wrong_arguments(store, capsys, monkeypatch, arguments, sentence):
+def test_wrong_arguments(folder, capsys, monkeypatch, arguments, sentence):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert sweep.main(("--suite", "depthwise", *arguments, "--store", str(store))) == 1
+    assert sweep.main(("--suite", "depthwise", *arguments, "--store", str(folder))) == 1
     assert sentence in capsys.readouterr().err
 
 
-def test_a_store_that_cannot_be_written(store, tmp_path, capsys):
+def test_a_store_that_cannot_be_written(folder, tmp_path, capsys):
     (tmp_path / "file").write_text("in the way")
     assert sweep.main((*CASE, "--store", str(tmp_path / "file"))) == 1
     assert "error: --store: " in capsys.readouterr().err
 
 
-def test_a_table_of_two_devices(store, tmp_path, capsys):
-    assert sweep.main((*CASE, "--store", str(store))) == 0
+def test_a_table_of_two_devices(folder, tmp_path, capsys):
+    assert sweep.main((*CASE, "--store", str(folder))) == 0
     capsys.readouterr()
-    (folder,) = (store / "tuning").iterdir()
-    other = folder.with_name("another-device")
-    for file in folder.rglob("*.json"):
-        copy = other / file.relative_to(folder)
+    (device,) = (folder / "tuning").iterdir()
+    other = device.with_name("another-device")
+    for file in device.rglob("*.json"):
+        copy = other / file.relative_to(device)
         copy.parent.mkdir(parents=True, exist_ok=True)
-        copy.write_text(file.read_text().replace(folder.name, other.name))
-    assert sweep.main((*CASE, "--store", str(store), "--table", str(tmp_path / "tables"))) == 1
+        copy.write_text(file.read_text().replace(device.name, other.name))
+    assert sweep.main((*CASE, "--store", str(folder), "--table", str(tmp_path / "tables"))) == 1
     assert "a table is of one device" in capsys.readouterr().err

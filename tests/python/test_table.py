@@ -142,7 +142,7 @@ def test_what_ships_is_installed(capsys):
         assert f"{file.stem}...: {what} (of " in said
 
 
-def test_info_says_what_counts_here(tmp_path, monkeypatch, capsys):
+def test_info_says_what_counts_here(store, tmp_path, monkeypatch, capsys):
     device, file, ranker = torch.ops.fusedsc._tables_for(False)
     assert (file, ranker) == ("", "")
     entry = {"format": 1, "environment": device, "role": "depthwise_conv2d.forward", "problem": "x", "sources": "",
@@ -153,25 +153,17 @@ def test_info_says_what_counts_here(tmp_path, monkeypatch, capsys):
     (tmp_path / "damaged.json").write_text("{")
     monkeypatch.setattr(_library, "TABLES", tmp_path)  # an absolute path stays as it is
     torch.ops.fusedsc._use_tables_of(str(tmp_path))
-    try:
-        assert main(["info"]) == 0
-    finally:
-        monkeypatch.undo()
-        torch.ops.fusedsc._use_tables_of(str(_library.path().parent / _library.TABLES))
+    assert main(["info"]) == 0
     said = capsys.readouterr().out
     assert f"{device}: 1 choices (of commit abc, 2026-01-02); counts for cpu\n" in said
     assert "no device: 0 choices; counts for no device of this machine\n" in said
     assert "damaged.json cannot be read (" in said
 
 
-def test_info_says_why_a_table_does_not_count(tmp_path, monkeypatch, capsys):
+def test_info_says_why_a_table_does_not_count(store, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("FUSEDSC_TABLE", str(tmp_path / "none.json"))
     fusedsc.tuning.reload_choices()
-    try:
-        assert main(["info"]) == 0
-    finally:
-        monkeypatch.undo()
-        fusedsc.tuning.reload_choices()
+    assert main(["info"]) == 0
     assert "FUSEDSC_TABLE: " in capsys.readouterr().out
 
 
@@ -184,10 +176,8 @@ PLAIN = re.compile(
 
 
 @pytest.mark.gpu_only
-def test_the_table_of_this_gpu_is_taken(monkeypatch):
+def test_the_table_of_this_gpu_is_taken(store):
     """Of plain depthwise convolutions, as PyTorch programs call them."""
-    monkeypatch.delenv("FUSEDSC_TABLE", raising=False)
-    fusedsc.tuning.reload_choices()
     _, file, _ = torch.ops.fusedsc._tables_for(True)
     if not file:
         pytest.skip("no table for this GPU comes with fusedsc")

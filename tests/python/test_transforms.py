@@ -7,6 +7,7 @@ import pytest
 import torch
 from devices import device
 from torch.autograd import forward_ad
+from torch.profiler import ProfilerActivity, profile
 
 from fusedsc import functional
 
@@ -122,6 +123,45 @@ def test_blocks_are_not_mapped(case):
     for grad_mode in (torch.enable_grad, torch.no_grad):
         with pytest.raises(NotImplementedError, match=f"fusedsc: {name} has no rule .*vmap.*{REMEDY}"), grad_mode():
             torch.func.vmap(operator(case))(torch.stack([image(), image()]))
+
+
+CALLS = {
+    "a stride": lambda x, w: functional.depthwise_conv2d(x, w[0], stride=2),
+    "a stride, same": lambda x, w: functional.depthwise_conv2d(x, w[0], stride=2, padding="same"),
+    "four sides": lambda x, w: functional.depthwise_conv2d(x, w[0], padding=(1, 0, 2, 1)),
+    "a channel multiplier": lambda x, w: functional.depthwise_conv2d(x, w[0].repeat(2, 1, 1, 1), dilation=2),
+    "pointwise": lambda x, w: functional.pointwise_conv2d(x, w[1], groups=2),
+    "sliding": lambda x, w: functional.sliding_channel_conv2d(x, w[1]),
+    "ecr": lambda x, w: functional.ecr_conv2d(x, w[2], stride=2, padding="same"),
+    "pecr": lambda x, w: functional.pecr_conv2d(x, w[2], stride=1, padding="same"),
+}
+
+
+@pytest.mark.parametrize("case", CALLS)
+def test_images_are_mapped_in_one_call(case):
+    weights = rand(4, 1, 3, 3), rand(6, 2, 1, 1), rand(6, 4, 3, 3)
+    x = rand(5, 2, 4, 7, 6)
+    with profile(activities=[ProfilerActivity.CPU]) as profiled:
+        y = torch.func.vmap(lambda x: CALLS[case](x, weights))(x)
+    # That of the five, which the rule is asked for, and that of all their images.
+    calls = [event.count for event in profiled.key_averages() if event.key.startswith("fusedsc::")]
+    assert calls == [2]
+    torch.testing.assert_close(y, torch.stack([CALLS[case](one, weights) for one in x]))
+
+
+@pytest.mark.parametrize("sizes", [(0, 2), (3, 0)])
+@pytest.mark.parametrize("case", CALLS)
+def test_mapped_over_nothing(case, sizes):
+    weights = rand(4, 1, 3, 3), rand(6, 2, 1, 1), rand(6, 4, 3, 3)
+    x = rand(sizes[1], 4, 7, 6)
+    alone = CALLS[case](x, weights)
+    y = torch.func.vmap(lambda x: CALLS[case](x, weights))(rand(*sizes, 4, 7, 6))
+    assert y.shape == (sizes[0], *alone.shape)
+    several = [
+        torch.stack([weight] * sizes[0]) if sizes[0] else weight.new_zeros(0, *weight.shape) for weight in weights
+    ]
+    y = torch.func.vmap(lambda *weights: CALLS[case](x, weights))(*several)
+    assert y.shape == (sizes[0], *alone.shape)
 
 
 @pytest.mark.parametrize("dim", [0, 2])

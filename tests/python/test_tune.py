@@ -325,6 +325,14 @@ def test_nothing_to_choose_from(store):
         fusedsc.tune(call, *arguments(), progress=False)
 
 
+def test_no_backward_pass_in_inference_mode(store):
+    x, weight = arguments()
+    with torch.inference_mode():
+        with pytest.raises(ValueError, match=r"backward: there is none under torch\.inference_mode; call tune outside"):
+            fusedsc.tune(call, x, weight.requires_grad_(), progress=False)
+        assert [row.role for row in tune_forward(budget=1e-9).problems] == [FORWARD]
+
+
 def test_not_while_compiling(store, monkeypatch):
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
     with pytest.raises(RuntimeError, match="a graph is being captured or compiled here"):

@@ -58,7 +58,7 @@ def create_folder(parent: Path, name: str) -> Path:
             except FileExistsError:
                 continue
             return folder
-    except OSError as error:
+    except (OSError, ValueError) as error:  # a path with a NUL is the latter
         raise cannot_write(parent, error) from error
     raise UserError(f"{parent}: it already holds a thousand runs named {name}; choose another folder with --runs")
 
@@ -71,10 +71,10 @@ def _flush_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def cannot_write(path: Path, error: OSError) -> UserError:
+def cannot_write(path: Path, error: OSError | ValueError) -> UserError:
     """What to say of a place that cannot be written."""
     remedy = "free or repair that place, or choose another one with --runs"
-    return UserError(f"{path}: cannot be written ({error.strerror}); {remedy}")
+    return UserError(f"{path}: cannot be written ({getattr(error, 'strerror', error)}); {remedy}")
 
 
 def reason(error: Exception) -> str:

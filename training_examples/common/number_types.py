@@ -1,4 +1,4 @@
-"""What numbers on a command line may be: types for argparse, whose errors say it."""
+"""What numbers and names on a command line may be: types for argparse, whose errors say it."""
 
 from __future__ import annotations
 
@@ -16,12 +16,18 @@ def number(text: str, kind: type, accept: object, meaning: str) -> float | int:
     return value
 
 
+def run_name(text: str) -> str:
+    if not text:
+        raise argparse.ArgumentTypeError("it is empty; name a run, or nothing for the latest")
+    return text
+
+
 def count(text: str) -> int:
-    return number(text, int, lambda value: value >= 1, "a whole number, at least 1")
+    return number(text, int, lambda value: 1 <= value < 2**31, "a whole number, at least 1 and less than 2^31")
 
 
 def count_or_zero(text: str) -> int:
-    return number(text, int, lambda value: value >= 0, "a whole number, at least 0")
+    return number(text, int, lambda value: 0 <= value < 2**31, "a whole number, at least 0 and less than 2^31")
 
 
 def batch(text: str) -> int:

@@ -59,7 +59,12 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     run.add_argument("--runs", type=Path, default=Path("runs"), metavar="FOLDER", help="where runs are kept (runs)")
     run.add_argument(
-        "--resume", nargs="?", const="latest", metavar="RUN", help="go on with a run folder or a checkpoint (latest)"
+        "--resume",
+        nargs="?",
+        const="latest",
+        type=numbers.run_name,
+        metavar="RUN",
+        help="go on with a run folder or a checkpoint (latest)",
     )
     run.add_argument(
         "--checkpoint-every", type=numbers.count, default=100, metavar="N", help="steps between checkpoints (100)"

@@ -99,7 +99,12 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     )  # fmt: skip
     run.add_argument("--runs", type=Path, default=Path("runs"), metavar="FOLDER", help="where runs are kept (runs)")
     run.add_argument(
-        "--resume", nargs="?", const="latest", metavar="RUN", help="go on with a folder of a comparison (latest-scc)"
+        "--resume",
+        nargs="?",
+        const="latest",
+        type=numbers.run_name,
+        metavar="RUN",
+        help="go on with a folder of a comparison (latest-scc)",
     )
     run.add_argument(
         "--jobs", type=numbers.count, metavar="K", help=f"trainings side by side ({JOBS['cpu']}; {JOBS['cuda']})"

@@ -115,7 +115,12 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     run.add_argument("--classes", type=numbers.count, metavar="N", default=1000, help="likewise (1000)")
     run.add_argument("--runs", type=Path, default=Path("runs"), metavar="FOLDER", help="where runs are kept (runs)")
     run.add_argument(
-        "--resume", nargs="?", const="latest", metavar="RUN", help="go on with a run folder or a checkpoint (latest)"
+        "--resume",
+        nargs="?",
+        const="latest",
+        type=numbers.run_name,
+        metavar="RUN",
+        help="go on with a run folder or a checkpoint (latest)",
     )
     run.add_argument(
         "--evaluate", nargs="?", const="", metavar="WEIGHTS",

@@ -19,12 +19,16 @@ __all__ = [
     "batch_norms",
     "chain_arguments",
     "chain_geometry",
+    "described",
     "geometry",
     "integer",
     "integers",
+    "layer_class",
     "module",
     "padding_of",
     "pair",
+    "positive",
+    "positive_pair",
     "real",
     "switch",
 ]
@@ -34,20 +38,51 @@ Padding = int | str | Sequence[int]
 BatchNorm = tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None, Tensor | None]
 
 
+MOST_SHOWN = 60
+"""Characters of a value in a message."""
+
+
+def described(value: object) -> str:
+    """What a message says of a value that it should not be."""
+    shown, kind = repr(value), f"of type {type(value).__name__}"
+    return f"it is {kind}" if len(shown) > MOST_SHOWN or "\n" in shown else f"it is {shown}, {kind}"
+
+
 def integer(name: str, number: int) -> int:
-    """Any integer, NumPy's too, as Python's; a symbolic one (torch.compile, torch.export) as it is.
+    """Any integer, NumPy's too, as Python's; a symbolic one (torch.compile, torch.export, torch.jit.trace) as it is.
 
     Raises:
         ValueError: it is a boolean or no integer.
     """
-    if type(number) is int or isinstance(number, torch.SymInt):
+    if type(number) is int or isinstance(number, torch.SymInt) or _is_traced(number):
         return number
     try:
         if not _is_boolean(number):
             return operator.index(number)
     except TypeError:
         pass
-    raise ValueError(f"{name}: it is {number!r}, of type {type(number).__name__}; give an integer")
+    raise ValueError(f"{name}: {described(number)}; give an integer")
+
+
+def positive(name: str, number: int) -> int:
+    """
+    Raises:
+        ValueError: it is no integer, or less than 1.
+    """
+    number = integer(name, number)
+    if not isinstance(number, int) or 1 <= number < 2**31:
+        return number
+    raise ValueError(f"{name}: it is {number}; it must be at least 1 and less than 2**31")
+
+
+def layer_class(name: str, given: type[nn.Module]) -> type[nn.Module]:
+    """
+    Raises:
+        ValueError: nothing that makes layers.
+    """
+    if callable(given) and not isinstance(given, nn.Module):
+        return given
+    raise ValueError(f"{name}: {described(given)}; give a class of layers, such as torch.nn.ReLU")
 
 
 def module(name: str, given: nn.Module) -> nn.Module:
@@ -69,7 +104,7 @@ def switch(name: str, given: bool) -> bool:
     """
     if isinstance(given, bool):
         return given
-    raise ValueError(f"{name}: it is {given!r}, of type {type(given).__name__}; give True or False")
+    raise ValueError(f"{name}: {described(given)}; give True or False")
 
 
 def integers(name: str, given: Pair) -> list[int]:
@@ -89,11 +124,21 @@ def pair(name: str, given: Pair) -> list[int]:
     return numbers
 
 
+def positive_pair(name: str, given: Pair) -> list[int]:
+    """Two numbers as :func:`positive` takes them, of one or two given."""
+    return [positive(name, number) for number in pair(name, given)]
+
+
 def padding_of(given: Padding) -> str | tuple[int, ...]:
-    """A name as it is; numbers as two (vertical, horizontal) or as many as are given."""
+    """A name as it is; numbers as two (vertical, horizontal) or four.
+
+    Raises:
+        ValueError: there is no such name, or there are other than one, two or four numbers.
+    """
     if isinstance(given, str):
-        return given
+        return _checked_name("", given)
     numbers = tuple(integers("padding", given))
+    _check_count("padding", numbers)
     return numbers * 2 if len(numbers) == 1 else numbers
 
 
@@ -108,7 +153,7 @@ def real(name: str, number: float) -> float:
     if isinstance(number, torch.SymFloat):
         return number
     if not isinstance(number, numbers.Real) or _is_boolean(number):
-        raise ValueError(f"{name}: it is {number!r}, of type {type(number).__name__}; give a number")
+        raise ValueError(f"{name}: {described(number)}; give a number")
     return float(number)
 
 
@@ -129,6 +174,8 @@ def geometry(
 
 def chain_arguments(x: Tensor, stages: Sequence[NamedTuple]) -> dict[str, list]:
     """The stages of a chain as the operators take them: as lists, one after the other."""
+    if len(stages) == 0:
+        raise ValueError("stages: there are none; give a fusedsc.functional.ConvStage for each convolution")
     return {
         "weights": [stage.weight for stage in stages],
         "biases": [stage.bias for stage in stages],
@@ -167,8 +214,11 @@ def chain_geometry(x: Tensor | None, stages: Sequence[NamedTuple]) -> ChainGeome
         if isinstance(padding, str):
             size = _size_behind(x, stages[:i], strides, paddings, dilations)
             padding = _named_padding(f"stages[{i}].", padding, size, stage.weight, stride, dilation)
+            padding = padding if len(padding) == 4 else padding * 4
+        else:
+            padding = _four_sides(f"stages[{i}].padding", padding)
         strides += stride
-        paddings += _four_sides(f"stages[{i}].padding", padding)
+        paddings += padding
         dilations += dilation
     return ChainGeometry(strides, paddings, dilations, [integer("groups", stage.groups) for stage in stages])
 
@@ -214,6 +264,13 @@ def batch_norms(
     }
 
 
+def _is_traced(number) -> bool:
+    """Whether it is a number that torch.jit.trace records, as it has sizes: an integer of now is none of later."""
+    if not isinstance(number, Tensor) or torch.compiler.is_dynamo_compiling() or not torch._C._is_tracing():
+        return False
+    return number.dim() == 0 and number.dtype == torch.int64
+
+
 def _is_boolean(number) -> bool:
     return isinstance(number, bool) or type(number).__name__ in ("bool_", "bool")  # NumPy's, by either of its names
 
@@ -233,32 +290,51 @@ def _named_padding(
     prefix: str, name: str, size: Sequence[int], weight: Tensor, stride: list[int], dilation: list[int]
 ) -> list[int]:
     """Of images of this size; ``prefix`` names what the arguments belong to."""
-    if name == "valid":
+    if _checked_name(prefix, name) == "valid":
         return [0]
-    if name != "same":
-        raise ValueError(f'{prefix}padding: unknown name "{name}"; use "same", "valid" or numbers')
     if weight.dim() != 4 or len(size) != 2:
         raise ValueError(f"{prefix}weight: its sizes are {list(weight.shape)}; give four, as x has")
     if min(stride) < 1:
         raise ValueError(f"{prefix}stride: it is {stride}; it must be at least 1")
     sides = []
     for axis in (1, 0):  # left and right, then top and bottom
-        outputs = -(-size[axis] // stride[axis])
-        total = max((outputs - 1) * stride[axis] + dilation[axis] * (weight.shape[2 + axis] - 1) + 1 - size[axis], 0)
+        reach = dilation[axis] * (weight.shape[2 + axis] - 1) + 1
+        if stride[axis] == 1:
+            total = reach - 1
+        else:
+            outputs = (size[axis] + stride[axis] - 1) // stride[axis]
+            total = _at_least_zero((outputs - 1) * stride[axis] + reach - size[axis])
         sides += [total // 2, total - total // 2]
     return sides
+
+
+def _at_least_zero(number: int | torch.SymInt | Tensor) -> int | torch.SymInt | Tensor:
+    """For any number that it may be later: one that is recorded must not be compared now."""
+    if isinstance(number, Tensor):  # as torch.jit.trace has sizes
+        return number.clamp(min=0)
+    return torch.sym_max(number, 0) if isinstance(number, torch.SymInt) else max(number, 0)
+
+
+def _checked_name(prefix: str, name: str) -> str:
+    if name not in ("same", "valid"):
+        raise ValueError(f'{prefix}padding: unknown name "{name}"; use "same", "valid" or numbers')
+    return name
+
+
+def _check_count(name: str, numbers: Sequence[int]) -> None:
+    if len(numbers) not in (1, 2, 4):
+        raise ValueError(
+            f"{name}: {len(numbers)} numbers given; give one, two (vertical, horizontal) or four (left, right, top, "
+            "bottom)"
+        )
 
 
 def _four_sides(name: str, padding: Pair) -> list[int]:
     """Left, right, top, bottom."""
     given = integers(name, padding)
+    _check_count(name, given)
     if len(given) == 4:
         return given
-    if len(given) not in (1, 2):
-        raise ValueError(
-            f"{name}: {len(given)} numbers given; give one, two (vertical, horizontal) or four (left, right, top, "
-            "bottom)"
-        )
     return [given[-1], given[-1], given[0], given[0]]
 
 

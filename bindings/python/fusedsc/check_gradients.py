@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 from torch import nn
 
 from .arguments import integer
@@ -39,7 +40,8 @@ def check_gradients(
       other tensors along random directions. With more than 16 tensors, all of them along one direction.
 
     Results are multiplied by random numbers, and the derivative of their sum is what is compared. Nothing is changed:
-    parameters, gradients and running statistics are as they were. Random layers draw the same numbers in each run.
+    parameters, gradients and running statistics are as they were. Random layers draw the same numbers in each run. It
+    may be called under ``torch.no_grad`` or ``torch.inference_mode``, with what was made there.
 
     Args:
         module_or_op: a module (swapped, or of ``fusedsc.nn``, or any that calls ``fusedsc.functional``), a function of
@@ -58,11 +60,14 @@ def check_gradients(
         ValueError: the name is unknown, an argument is wrong, or no tensor could have a gradient.
     """
     seed = integer("seed", seed)
+    if not -(2**63) <= seed < 2**63 - 1:
+        raise ValueError(f"seed: it is {seed}; it must be a number of 64 bits")
     if directions is not None and integer("directions", directions) < 1:
         raise ValueError(f"directions: it is {directions}; it must be at least 1, or None")
     if reference is not None and not callable(reference):
         raise ValueError(f"reference: it is of type {type(reference).__name__}; give a module, a callable or None")
-    subject = subject_of(module_or_op, inputs, arguments, reference)
-    device = next(iter(subject.values.values())).device
-    checks = [*against_unfused(subject, seed), *against_differences(subject, seed, directions)]
+    with torch.inference_mode(False), torch.enable_grad():
+        subject = subject_of(module_or_op, inputs, arguments, reference)
+        device = next(iter(subject.values.values())).device
+        checks = [*against_unfused(subject, seed), *against_differences(subject, seed, directions)]
     return GradientReport(subject.name, str(device), tuple(checks))

@@ -21,6 +21,7 @@ from torch import Tensor
 from . import plain
 from .arguments import BatchNorm, Padding, Pair, batch_norms, chain_arguments, geometry, integer, pair, real, switch
 from .compressed_map import CompressedMap
+from .wrong_arguments import named
 
 __all__ = [
     "ConvStage",
@@ -42,6 +43,7 @@ OPERATORS = tuple(name for name in __all__ if name not in ("ConvStage", *INFEREN
 """The names of the others."""
 
 
+@named
 def depthwise_conv2d(
     x: Tensor,
     weight: Tensor,
@@ -91,6 +93,7 @@ def depthwise_conv2d(
     return _with_epilogue(x, stage, scale, shift, activation)
 
 
+@named
 def pointwise_conv2d(
     x: Tensor,
     weight: Tensor,
@@ -135,6 +138,7 @@ def pointwise_conv2d(
     return _with_epilogue(x, ConvStage(weight, bias), scale, shift, activation)
 
 
+@named
 def sliding_channel_conv2d(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, groups: int = 2, overlap: float = 0.5
 ) -> Tensor:
@@ -168,6 +172,7 @@ def sliding_channel_conv2d(
     return operators_in_use().sliding_channel_conv2d(x, weight, bias, groups, overlap)
 
 
+@named
 def ecr_conv2d(
     x: Tensor | CompressedMap,
     weight: Tensor,
@@ -218,6 +223,7 @@ def ecr_conv2d(
     return operators_in_use().ecr_conv2d(x, weight, bias, *sizes, groups, activation, packed)
 
 
+@named
 def pecr_conv2d(
     x: Tensor | CompressedMap,
     weight: Tensor,
@@ -273,6 +279,7 @@ def _compressed(x, weight, bias, *arguments) -> Tensor | CompressedMap:
     return CompressedMap(*y, weight.shape[0], channels_last)
 
 
+@named
 def dsc_block(
     x: Tensor,
     dw_weight: Tensor,
@@ -356,6 +363,7 @@ def dsc_block(
     )
 
 
+@named
 def conv_bn_act(
     x: Tensor,
     weight: Tensor,
@@ -413,6 +421,7 @@ def conv_bn_act(
     )
 
 
+@named
 def inverted_residual(
     x: Tensor,
     expand_weight: Tensor | None,
@@ -521,6 +530,7 @@ class ConvStage(NamedTuple):
     groups: int = 1
 
 
+@named
 def conv_chain(
     x: Tensor,
     stages: Sequence[ConvStage],
@@ -561,6 +571,14 @@ def conv_chain(
             per channel.
         RuntimeError: the gradient is itself differentiated.
     """
+    return _conv_chain(x, stages, training, residual, branch_scale, input_activation, recompute, sync_group)
+
+
+def _conv_chain(
+    x, stages, training, residual=False, branch_scale=None, input_activation="identity", recompute=None, sync_group=None
+) -> Tensor:
+    if input_activation not in plain.ACTIVATIONS:  # the operator would say so of "activation"
+        plain.activation_function(input_activation, "input_activation")
     return operators_in_use().conv_chain(
         x,
         **chain_arguments(x, stages),
@@ -585,7 +603,7 @@ def _with_epilogue(x: Tensor, stage: ConvStage, scale: Tensor | None, shift: Ten
         zeros = x.new_zeros(stage.weight.shape[:1], dtype=torch.promote_types(x.dtype, torch.float32))
         bn = (scale, shift, zeros, zeros, None)
     try:
-        return conv_chain(x, [stage._replace(bn=bn, eps=1.0, activation=activation)], training=False)
+        return _conv_chain(x, [stage._replace(bn=bn, eps=1.0, activation=activation)], training=False)
     except ValueError as error:
         said = str(error).replace("stages[0].", "").replace("bn weight", "scale").replace("bn bias", "shift")
         raise ValueError(said) from None
@@ -618,7 +636,14 @@ def processes_of(group_name: str | None) -> int:
         return 1
     from torch.distributed import distributed_c10d  # not in every build of PyTorch
 
-    return distributed_c10d._get_group_size_by_name(group_name)
+    try:
+        return distributed_c10d._get_group_size_by_name(group_name)
+    except (RuntimeError, LookupError) as error:
+        if not isinstance(group_name, str):
+            raise TypeError from error
+        raise ValueError(
+            f'sync_group: there is no process group of the name "{group_name}"; give that of one, group.group_name'
+        ) from error
 
 
 def operators_in_use(exports: bool = True):

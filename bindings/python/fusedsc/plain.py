@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .arguments import described
 from .compressed_map import CompressedMap, compress
 
 __all__ = [
@@ -69,7 +70,7 @@ def sliding_channel_conv2d(x, weight, bias, groups, overlap):
 
 
 def ecr_conv2d(x, weight, bias, stride, padding, dilation, groups, activation, packed):
-    return _activation(activation)(_convolution(x, weight, bias, stride, padding, dilation, groups))
+    return activation_function(activation)(_convolution(x, weight, bias, stride, padding, dilation, groups))
 
 
 def pecr_conv2d(x, weight, bias, stride, padding, pool_size, pool_stride, dilation, groups, packed):
@@ -102,7 +103,7 @@ def dsc_block(
 ):  # fmt: skip
     y = depthwise_conv2d(x, dw_weight, dw_bias, stride, padding, dilation)
     bn = (bn_weight, bn_bias, running_mean, running_var, num_batches_tracked)
-    y = _activation(activation)(_batch_norm(y, bn, training, momentum, eps))
+    y = activation_function(activation)(_batch_norm(y, bn, training, momentum, eps))
     if overlap is None:
         return pointwise_conv2d(y, pw_weight, pw_bias, groups)
     return sliding_channel_conv2d(y, pw_weight, pw_bias, groups, overlap)
@@ -114,7 +115,7 @@ def conv_bn_act(
 ):  # fmt: skip
     y = _convolution(x, weight, None, stride, padding, dilation, groups=1)
     bn = (bn_weight, bn_bias, running_mean, running_var, num_batches_tracked)
-    return _activation(activation)(_batch_norm(y, bn, training, momentum, eps))
+    return activation_function(activation)(_batch_norm(y, bn, training, momentum, eps))
 
 
 def inverted_residual(
@@ -123,7 +124,7 @@ def inverted_residual(
     se_activation, se_gate,
 ):  # fmt: skip
     momenta = [None] * 3 if momentum is None else _three(momentum)
-    act, y = _activation(activation), x
+    act, y = activation_function(activation), x
     if expand_weight is not None:
         y = act(_batch_norm(F.conv2d(y, expand_weight), expand_bn, training, momenta[0], _three(eps)[0]))
     y = depthwise_conv2d(y, dw_weight, None, stride, padding, dilation)
@@ -141,16 +142,17 @@ def conv_chain(
 ):  # fmt: skip
     if training and sync_group is not None:
         raise ValueError("sync_group: what is exported runs in one process; export in eval mode, or leave it out")
-    y = _activation(input_activation, "input_activation")(x)
+    y = activation_function(input_activation, "input_activation")(x)
     for i, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
         pair, sides = slice(2 * i, 2 * i + 2), paddings[4 * i : 4 * i + 4]
-        left, right, top, bottom = sides
-        padding = [top, left] if left == right and top == bottom else sides
+        # Numbers that depend on the size of x are only known once the traced program runs.
+        is_known = all(isinstance(side, int) for side in sides)
+        padding = [sides[2], sides[0]] if is_known and sides[0] == sides[1] and sides[2] == sides[3] else sides
         y = _convolution(y, weight, bias, strides[pair], padding, dilations[pair], groups[i])
         if has_bn[i]:
             momentum = None if math.isnan(momenta[i]) else momenta[i]
             y = _batch_norm(y, bns[5 * i : 5 * i + 5], training, momentum, eps[i])
-        y = _activation(activations[i], f"stages[{i}].activation")(y)
+        y = activation_function(activations[i], f"stages[{i}].activation")(y)
     if branch_scale is not None:
         y = y * branch_scale.to(y.dtype)[:, None, None, None]
     return x + y if residual else y
@@ -159,15 +161,17 @@ def conv_chain(
 def squeeze_excite_gate(y, reduce_weight, reduce_bias, expand_weight, expand_bias, se_activation, se_gate):
     """[N, C, 1, 1], which y [N, C, H, W] is to be multiplied by."""
     hidden = F.conv2d(F.adaptive_avg_pool2d(y, 1), reduce_weight, reduce_bias)
-    logits = F.conv2d(_activation(se_activation, "se_activation")(hidden), expand_weight, expand_bias)
+    logits = F.conv2d(activation_function(se_activation, "se_activation")(hidden), expand_weight, expand_bias)
     return _named(GATES, "se_gate", se_gate)(logits)
 
 
-def _activation(name: str, argument: str = "activation") -> Callable[[Tensor], Tensor]:
+def activation_function(name: str, argument: str = "activation") -> Callable[[Tensor], Tensor]:
     return _named(ACTIVATIONS, argument, name)
 
 
 def _named(functions: dict[str, Callable[[Tensor], Tensor]], argument: str, name: str) -> Callable[[Tensor], Tensor]:
+    if not isinstance(name, str):
+        raise ValueError(f"{argument}: {described(name)}; give a name")
     if name not in functions:
         raise ValueError(f'{argument}: unknown name "{name}"; use one of {", ".join(functions)}')
     return functions[name]

@@ -20,6 +20,7 @@ from .matching.measured import Measurements
 from .matching.parts import Part
 from .matching.paths import at
 from .matching.work import multiply_adds
+from .nn.blocks import DSCBlock
 
 __all__ = ["SwapReport", "swap", "swap_report", "unswap"]
 
@@ -170,6 +171,8 @@ class _Swap:
         self.seen.add(module)
         if isinstance(module, FusedModule):
             return self._note_fused(module, name, module.fusedsc_program.parts)
+        if isinstance(module, DSCBlock) and module.why_not_fused() is None:
+            return self._note_separable(module, name)
         if isinstance(module, nn.Conv2d):
             return self._visit_convolution(module, name)
         below = self._fuse_ends(module, name) if self._leaves_whole(module) else self._fuse(module, name)
@@ -241,6 +244,12 @@ class _Swap:
 
     def _note_activations(self, reasons: dict[str, str], name: str) -> None:
         self.report.activations |= {f"{name}.{below}" if name else below: why for below, why in reasons.items()}
+
+    def _note_separable(self, block: DSCBlock, name: str) -> None:
+        """It runs in one operator, and reads its layers: no change of these would be to any purpose."""
+        self.report.replaced.append(name)
+        self.report.operators["dsc_block"] = self.report.operators.get("dsc_block", 0) + 1
+        self.done.update((block.depthwise, block.pointwise))
 
     def _note_fused(self, module: nn.Module, name: str, parts: Iterable[Part]) -> None:
         self.report.replaced.append(name)

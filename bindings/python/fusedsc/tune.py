@@ -101,6 +101,10 @@ def tune(
         raise ValueError(f"freeze: it is {freeze!r}; give the file to write, or False")
     if torch.compiler.is_compiling() or (torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()):
         raise RuntimeError("tune: a graph is being captured or compiled here; call it before that")
+    if backward and torch.is_inference_mode_enabled():
+        raise ValueError(
+            "backward: there is none under torch.inference_mode; call tune outside, or pass backward=False"
+        )
     torch.ops.fusedsc._tune_record(True)
     torch.ops.fusedsc._tune_compile(compile_kernels)
     try:

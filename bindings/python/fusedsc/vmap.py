@@ -44,10 +44,12 @@ def _convolution(op: Callable) -> Callable:
     repeated = _repeated(op)
 
     def rule(info, in_dims, x, *others):
-        if in_dims[0] is None or any(dim is not None for dim in in_dims[1:]) or x.dim() != 5:
+        # Of a list of numbers there is a list of Nones.
+        if in_dims[0] is None or any(dim is not None for dim in _leaves(in_dims[1:])) or x.dim() != 5:
             return repeated(info, in_dims, x, *others)
-        y = op(x.movedim(in_dims[0], 0).flatten(0, 1), *others)
-        return y.unflatten(0, (info.batch_size, -1)), 0
+        x = x.movedim(in_dims[0], 0)
+        y = op(x.flatten(0, 1), *others)
+        return y.unflatten(0, x.shape[:2]), 0
 
     return rule
 
@@ -55,17 +57,30 @@ def _convolution(op: Callable) -> Callable:
 def _repeated(op: Callable) -> Callable:
     def rule(info, in_dims, *arguments):
         leaves, spec = pytree.tree_flatten(arguments)
-        dims = pytree.tree_leaves(in_dims, is_leaf=lambda dim: dim is None)
+        dims = _leaves(in_dims)
 
-        def result(i: int):
-            chosen = (leaf if dim is None else leaf.select(dim, i) for leaf, dim in zip(leaves, dims, strict=True))
+        def result(i: int | None):
+            chosen = (leaf if dim is None else _element(leaf, dim, i) for leaf, dim in zip(leaves, dims, strict=True))
             return op(*pytree.tree_unflatten(list(chosen), spec))
 
-        results = [result(i) for i in range(info.batch_size)]
+        # Of none, the sizes are those of another one.
+        results = [result(i) for i in range(info.batch_size)] or [result(None)]
         stacked = pytree.tree_map(_stack, *results)
+        if info.batch_size == 0:
+            stacked = pytree.tree_map(lambda tensor: None if tensor is None else tensor[:0], stacked)
         return stacked, pytree.tree_map(lambda tensor: 0, stacked)
 
     return rule
+
+
+def _element(tensor: Tensor, dim: int, i: int | None) -> Tensor:
+    if i is None:
+        return tensor.new_zeros([size for d, size in enumerate(tensor.shape) if d != dim % tensor.dim()])
+    return tensor.select(dim, i)
+
+
+def _leaves(in_dims: tuple) -> list[int | None]:
+    return pytree.tree_leaves(in_dims, is_leaf=lambda dim: dim is None)
 
 
 def _stack(*tensors: Tensor | None) -> Tensor | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import traceback
 from collections.abc import Callable
 
 from torch import nn
@@ -21,13 +22,18 @@ def model_of(name: str, options: dict[str, object]) -> nn.Module:
         UsageError: there is none of that name, or it does not take the options.
     """
     library, _, model = name.partition(":")
-    if not library or not model:
+    if not library.strip(".") or not model:
         raise UsageError(f'"{name}": give torchvision:NAME, timm:NAME or package.module:factory')
     try:
         return SOURCES.get(library, _from_module)(library, model)(**options)
+    except (UsageError, RuntimeError):  # which are sentences, of fusedsc's or PyTorch's
+        raise
     except TypeError as error:
         problem = f"does not take {options}" if options else "cannot be made without arguments"
-        raise UsageError(f"{name} {problem}: {error}; give its own as NAME=VALUE") from error
+        what = str(error).partition("\n")[0]
+        raise UsageError(f"{name} {problem}: {what}; give its own as NAME=VALUE") from error
+    except (Exception, SystemExit) as error:
+        raise UsageError(f"{name} cannot be made ({_where(error)}); does it work in Python?") from error
 
 
 def _from_torchvision(_: str, model: str) -> Callable[..., nn.Module]:
@@ -69,3 +75,13 @@ def _import(name: str, remedy: str):
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         raise UsageError(f"{name} cannot be imported ({error}); {remedy}") from error
+    except (Exception, SystemExit) as error:
+        raise UsageError(f"{name} cannot be imported ({_where(error)}); does it work in Python?") from error
+
+
+def _where(error: BaseException) -> str:
+    """What went wrong in somebody's module, in one line, and where that is."""
+    what = str(error).strip().partition("\n")[0]
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    said = f"{type(error).__name__}: {what}" if what else type(error).__name__
+    return said if isinstance(error, SyntaxError) else f"{said}, in {last.filename}, line {last.lineno}"

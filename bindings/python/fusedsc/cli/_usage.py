@@ -26,7 +26,10 @@ def shape_of(name: str, text: str) -> tuple[int, ...]:
     """ "2x8x6x6" or "2,8,6,6"."""
     if not SHAPE.fullmatch(text):
         raise UsageError(f'{name}: "{text}" is no shape; give sizes, such as {name}=2x8x6x6')
-    return tuple(int(size) for size in re.split("[x,]", text.strip(",")))
+    sizes = tuple(int(size) for size in re.split("[x,]", text.strip(",")))
+    if max(sizes) >= 2**31:
+        raise UsageError(f"{name}: {max(sizes)} is too large; sizes must be less than 2**31")
+    return sizes
 
 
 def dtype_of(name: str, option: str = "--dtype", allowed: Iterable[str] = tuple(DTYPES)) -> torch.dtype:
@@ -38,7 +41,7 @@ def dtype_of(name: str, option: str = "--dtype", allowed: Iterable[str] = tuple(
 def device_of(name: str) -> torch.device:
     try:
         device = torch.device(name)
-        torch.empty(1, device=device)
+        torch.ones(1, device=device).item()  # "meta" takes tensors, and has no numbers
     except (RuntimeError, AssertionError) as error:
         raise UsageError(f"--device: PyTorch cannot put tensors on {name}: {str(error).splitlines()[0]}") from error
     return device
@@ -96,6 +99,8 @@ def operator_arguments(op_name: str, texts: list[str], dtype: torch.dtype, devic
             if kind == "value" and name != "training":
                 raise UsageError(f"{op_name}: its {name} cannot be written on the command line; call it from Python")
             arguments[name] = True if name == "training" else None if kind == "optional" else (None,) * 5
+        elif given[name] == "None" and kind == "tensor":
+            raise UsageError(f"{name}: {op_name} needs one; give {name}=SIZES, such as {name}=2x8x6x6")
         elif given[name] == "None":
             arguments[name] = None
         elif kind == "batch norm":

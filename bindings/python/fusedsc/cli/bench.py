@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -66,8 +67,10 @@ class Variant:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    if arguments.seconds <= 0:
-        raise UsageError(f"--seconds: it is {arguments.seconds:g}; it must be more than 0")
+    if not 0 < arguments.seconds < math.inf:
+        raise UsageError(f"--seconds: it is {arguments.seconds:g}; it must be more than 0, and finite")
+    if arguments.json == "":
+        raise UsageError("--json: it is empty; name the file to write, or - for the standard output")
     of = pass_of(arguments)
     if arguments.graph and of.device.type != "cuda":
         raise UsageError("--graph: a step can be captured on a GPU only; add --device cuda")
@@ -246,5 +249,6 @@ def _write(file: str, result: dict) -> None:
     try:
         with open(file, "w", encoding="utf-8") as stream:
             stream.write(text + "\n")
-    except OSError as error:
-        raise UsageError(f"--json: {file} cannot be written: {error.strerror}") from error
+    except (OSError, ValueError) as error:  # a path with a NUL is the latter
+        why = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(f"--json: {file!r} cannot be written: {why}") from error

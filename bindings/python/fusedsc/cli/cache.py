@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
+from pathlib import Path
 
 import torch
 
@@ -68,8 +69,20 @@ def _list(_: list[str]) -> tuple[str, str]:
 
 
 def _merge(files: list[str]) -> tuple[str, str]:
-    taken, given, why_not = torch.ops.fusedsc._cache_merge(files)
+    try:
+        taken, given, why_not = torch.ops.fusedsc._cache_merge(files)
+    except UnicodeDecodeError as error:  # of the message, which has some of what is in the file
+        raise UsageError(f"{_not_text(files)} is no table: it is not text in UTF-8") from error
     return f"{taken} of {given} choices taken over; the others are stored already, faster, or stale", why_not
+
+
+def _not_text(files: list[str]) -> str:
+    for file in files:
+        try:
+            Path(file).read_text("utf-8")
+        except (OSError, ValueError):
+            return file
+    return ", ".join(files)
 
 
 def _export(files: list[str]) -> tuple[str, str]:

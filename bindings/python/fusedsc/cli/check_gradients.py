@@ -52,6 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if arguments.directions is not None and arguments.directions < 1:
         raise UsageError(f"--directions: it is {arguments.directions}; it must be at least 1")
+    if not -(2**63) <= arguments.seed < 2**63 - 1:
+        raise UsageError(f"--seed: it is {arguments.seed}; it must be a number of 64 bits")
     torch.manual_seed(arguments.seed)
     report = _check_model(arguments) if ":" in arguments.subject else _check_operator(arguments)
     try:

@@ -54,6 +54,9 @@ def subject_of(what: nn.Module | Callable | str, inputs: tuple, arguments: dict,
     )
     if not subject.values:
         raise ValueError(f"inputs: no tensor of {subject.name} is of floating point and wants a gradient; give one")
+    for name, value in subject.values.items():
+        if value.numel() == 0:
+            raise ValueError(f"{name}: its sizes are {list(value.shape)}; give some elements, whose gradient there is")
     if not _results(subject):
         raise ValueError(f"module_or_op: {subject.name} gives no tensor of floating point; give one that does")
     return subject
@@ -95,7 +98,7 @@ def _function(name: str, function: Callable, inputs: tuple, arguments: dict, ref
         with nullcontext() if fused or reference else functional.using(plain):
             return (function if fused or reference is None else reference)(*again.args, **again.kwargs)
 
-    return Subject(name, _wanted(tree), call)
+    return Subject(name, _differentiable(_wanted(tree)), call)
 
 
 def _module(module: nn.Module, inputs: tuple, arguments: dict, reference: Callable | None) -> Subject:
@@ -120,7 +123,7 @@ def _module(module: nn.Module, inputs: tuple, arguments: dict, reference: Callab
         with nullcontext() if fused else functional.using(plain):
             return torch.func.functional_call(target, state, positional, keywords)
 
-    return Subject(type(module).__name__, {**_wanted(tree), **parameters}, call)
+    return Subject(type(module).__name__, _differentiable({**_wanted(tree), **parameters}), call)
 
 
 def _named_leaves(tree: dict) -> list[tuple[str, Any]]:
@@ -153,6 +156,11 @@ def _wanted(tree: dict) -> Values:
     """Those that require a gradient; if none does, all that could."""
     floating = {name: leaf for name, leaf in _named_leaves(tree) if _is_floating(leaf) and _is_operand(name)}
     return {name: leaf for name, leaf in floating.items() if leaf.requires_grad} or floating
+
+
+def _differentiable(values: Values) -> Values:
+    """The same, of what was made under torch.inference_mode, too: that itself can have no gradient."""
+    return {name: value.clone() if value.is_inference() else value for name, value in values.items()}
 
 
 def _replaced(tree: dict, values: Values, dtype: torch.dtype | None) -> dict:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from .. import arguments
 from ..plain import is_exporting
 from .chains import Found, find_parts
 from .graph import LayerGraph, trace
@@ -228,7 +229,12 @@ _cached_class = functools.lru_cache(maxsize=None)(_make_class)
 
 def _method(part: Part) -> Any:
     def run(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
-        return part.run(self, x)
+        try:
+            return part.run(self, x)
+        except (TypeError, AttributeError, RuntimeError) as error:
+            if isinstance(x, torch.Tensor):
+                raise
+            raise ValueError(f"x: {arguments.described(x)}; give a tensor") from error
 
     return run
 

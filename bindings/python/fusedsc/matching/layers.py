@@ -92,6 +92,10 @@ NORMS_WITH_ACTIVATION = {
 GELUS = {"timm.layers.activations.GELU"}
 DROP_PATHS = {"timm.layers.drop.DropPath"}
 STOCHASTIC_DEPTHS = {"torchvision.ops.stochastic_depth.StochasticDepth"}
+FUSED_BLOCKS = {"fusedsc.nn.blocks.DSCBlock"}
+KNOWN_LAYERS = set().union(
+    *(SAME_CONVOLUTIONS, FROZEN_NORMS, NORMS_WITH_ACTIVATION, GELUS, DROP_PATHS, STOCHASTIC_DEPTHS, FUSED_BLOCKS)
+)
 
 
 def qualified_name(module: nn.Module) -> str:
@@ -104,8 +108,7 @@ def name_of(kind: type[nn.Module]) -> str:
 
 def is_layer(module: nn.Module) -> bool:
     """Whether a graph has the module as one node although it is not torch.nn's own."""
-    known = (SAME_CONVOLUTIONS, FROZEN_NORMS, NORMS_WITH_ACTIVATION, GELUS, DROP_PATHS, STOCHASTIC_DEPTHS)
-    return any(qualified_name(module) in names for names in known)
+    return qualified_name(module) in KNOWN_LAYERS
 
 
 def why_not_plain(module: nn.Module) -> str | None:

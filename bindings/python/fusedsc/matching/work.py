@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 
+from .. import functional, plain
 from .graph import undisturbed
 from .traces import Traces
 
@@ -75,7 +76,8 @@ def _counted(model: nn.Module, size: Sequence[int], tensors: contextlib.Abstract
     traces = Traces(model)
     try:
         first = next(model.parameters())
-        with torch.no_grad(), undisturbed(model, training=False), tensors, counting:
+        plainly = functional.using(plain)
+        with torch.no_grad(), undisturbed(model, training=False), plainly, tensors, counting:
             model(torch.zeros(1, *size, dtype=first.dtype, device=first.device))
     except Exception:
         # A model may want anything.

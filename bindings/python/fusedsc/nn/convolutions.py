@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import functional
-from ..arguments import integer, padding_of, pair
+from ..arguments import integer, padding_of, positive, positive_pair, real, switch
 
 __all__ = ["DepthwiseConv2d", "PointwiseConv2d", "SlidingChannelConv2d"]
 
@@ -39,6 +39,7 @@ class DepthwiseConv2d(nn.Conv2d):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
+        in_channels, out_channels = positive("in_channels", in_channels), positive("out_channels", out_channels)
         if out_channels % in_channels:
             raise ValueError(
                 f"out_channels: it is {out_channels}; a depthwise convolution makes a multiple of in_channels, "
@@ -47,11 +48,11 @@ class DepthwiseConv2d(nn.Conv2d):
         super().__init__(
             in_channels,
             out_channels,
-            kernel_size,
-            tuple(pair("stride", stride)),
-            dilation=tuple(pair("dilation", dilation)),
+            tuple(positive_pair("kernel_size", kernel_size)),
+            tuple(positive_pair("stride", stride)),
+            dilation=tuple(positive_pair("dilation", dilation)),
             groups=in_channels,
-            bias=bias,
+            bias=switch("bias", bias),
             device=device,
             dtype=dtype,
         )
@@ -83,8 +84,9 @@ class PointwiseConv2d(nn.Conv2d):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        groups = integer("groups", groups)
-        super().__init__(in_channels, out_channels, kernel_size=1, groups=groups, bias=bias, device=device, dtype=dtype)
+        in_channels, out_channels = positive("in_channels", in_channels), positive("out_channels", out_channels)
+        how = {"groups": positive("groups", groups), "bias": switch("bias", bias)}
+        super().__init__(in_channels, out_channels, kernel_size=1, **how, device=device, dtype=dtype)
 
     def forward(self, x: Tensor) -> Tensor:
         return functional.pointwise_conv2d(x, self.weight, self.bias, self.groups)
@@ -122,7 +124,8 @@ class SlidingChannelConv2d(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        groups = integer("groups", groups)
+        in_channels, out_channels = positive("in_channels", in_channels), positive("out_channels", out_channels)
+        groups, overlap, bias = integer("groups", groups), real("overlap", overlap), switch("bias", bias)
         if not 1 <= groups <= in_channels:
             raise ValueError(f"groups: it is {groups}; it must be at least 1 and at most in_channels, {in_channels}")
         if not 0 <= overlap < 1:
@@ -148,3 +151,32 @@ class SlidingChannelConv2d(nn.Module):
     def extra_repr(self) -> str:
         bias = "" if self.bias is not None else ", bias=False"
         return f"{self.in_channels}, {self.out_channels}, groups={self.groups}, overlap={self.overlap}{bias}"
+
+
+def depthwise_conv(
+    in_channels: int,
+    out_channels: int,
+    kernel_size: functional.Pair,
+    stride: functional.Pair,
+    padding: functional.Padding | None,
+    dilation: functional.Pair,
+    bias: bool,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
+) -> nn.Conv2d:
+    """PyTorch's own, if it has such a padding, else :class:`DepthwiseConv2d`; ``padding`` None is half the kernel."""
+    conv = DepthwiseConv2d(
+        in_channels, out_channels, kernel_size, stride, 0, dilation, bias, device="meta"
+    )  # which has made pairs of the numbers
+    if padding is None:
+        reach = zip(conv.kernel_size, conv.dilation, strict=True)
+        padding = tuple(dilated * (size - 1) // 2 for size, dilated in reach)
+    padding = padding_of(padding)
+    if len(padding) == 4 and padding[0] == padding[1] and padding[2] == padding[3] and padding != "same":
+        padding = (padding[2], padding[0])
+    # PyTorch has "same" at stride 1 only, where it is TensorFlow's.
+    is_pytorchs = len(padding) == 2 or padding == "valid" or (padding == "same" and conv.stride == (1, 1))
+    sizes = (in_channels, out_channels, conv.kernel_size, conv.stride, padding, conv.dilation)
+    if not is_pytorchs:
+        return DepthwiseConv2d(*sizes, bias, device, dtype)
+    return nn.Conv2d(*sizes, in_channels, bias, device=device, dtype=dtype)

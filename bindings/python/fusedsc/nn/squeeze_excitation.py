@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
+
+from ..arguments import described, layer_class, positive
 
 __all__ = ["SqueezeExcitation"]
 
@@ -25,6 +27,10 @@ class SqueezeExcitation(nn.Module):
         scale_activation: type[nn.Module] = nn.Sigmoid,
     ) -> None:
         super().__init__()
+        input_channels = positive("input_channels", input_channels)
+        squeeze_channels = positive("squeeze_channels", squeeze_channels)
+        activation = layer_class("activation", activation)
+        scale_activation = layer_class("scale_activation", scale_activation)
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.fc1 = nn.Conv2d(input_channels, squeeze_channels, 1)
         self.fc2 = nn.Conv2d(squeeze_channels, input_channels, 1)
@@ -32,4 +38,6 @@ class SqueezeExcitation(nn.Module):
         self.scale_activation = scale_activation()
 
     def forward(self, x: Tensor) -> Tensor:
+        if not isinstance(x, Tensor | fx.Proxy):
+            raise ValueError(f"x: {described(x)}; give a tensor")
         return self.scale_activation(self.fc2(self.activation(self.fc1(self.avgpool(x))))) * x
