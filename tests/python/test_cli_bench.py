@@ -74,7 +74,7 @@ def test_what_is_timed_trains():
         (("--input-size", "0x3"), '--input-size: "0x3" has a size of 0; sizes must be at least 1'),
         # PyTorch would warn, and go on without autocast.
         (("--autocast", "float32"), '--autocast: unknown name "float32"; use one of float16, bfloat16'),
-        (("--json", "/no/such/folder/x.json"), "--json: /no/such/folder/x.json cannot be written: No such file"),
+        (("--json", "/no/such/folder/x.json"), "--json: '/no/such/folder/x.json' cannot be written: No such file"),
     ],
 )
 def test_wrong_arguments(options, sentence, capsys):
