@@ -54,7 +54,7 @@ def write_table(rows_of_gpu: Path, folder: Path, fitting: Path = FITTING) -> str
         gone["problems"] += bool(choices) and not there
     columns = [[row[i] for row in best] for i in range(4)]
     file, not_written = torch.ops.fusedsc._tables_write(
-        str(folder), device["name"], multiprocessors, *columns, ", ".join(days), max(days.values())
+        str(folder), name_of(device), multiprocessors, *columns, ", ".join(days), max(days.values())
     )
     if not_written:
         raise OSError(not_written)
@@ -66,6 +66,14 @@ def write_table(rows_of_gpu: Path, folder: Path, fitting: Path = FITTING) -> str
             *(f"  {count} of these: {reason}" for reason, count in reasons.most_common(10)),
         )
     )
+
+
+def name_of(device: dict) -> str:
+    """As kernels know it: with its architecture."""
+    architecture = str(device.get("gcnArchName", ""))
+    if not architecture.startswith("gfx"):
+        architecture = f"sm{device['major']}{device['minor']}"
+    return f"{device['name']} {architecture}"
 
 
 def days_of(rows_of_gpu: Path, rows: Sequence[Row]) -> dict[str, str]:

@@ -272,7 +272,8 @@ TEST(Environment, FolderNames) {
   EXPECT_EQ(tuning::folder_name(" NVIDIA H100 80GB HBM3 sm90 132"), "nvidia-h100-80gb-hbm3-sm90-132");
   EXPECT_EQ(tuning::folder_name("../a/ (R) CPU @ 2.5GHz "), "a-r-cpu-2-5ghz");
   EXPECT_EQ(tuning::folder_name("//"), "unknown");
-  EXPECT_EQ(tuning::environment_of_gpu("NVIDIA H200", 132), "nvidia-h200-132") << "the name of a table that ships";
+  EXPECT_EQ(tuning::environment_of_gpu("NVIDIA H200 sm90", 132), "nvidia-h200-sm90-132")
+      << "the name of a table that ships";
   EXPECT_EQ(tuning::environment(Device::cpu), tuning::folder_name(tuning::environment(Device::cpu)));
 }
 

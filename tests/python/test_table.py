@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from devices import device
 
 import fusedsc
 from fusedsc import _library
@@ -48,12 +49,42 @@ def write(tmp_path, monkeypatch, commit):
             of = commits[number % len(commits)]
             journal.add(rows, journal.Row(roles[number % len(roles)], text, "fake", of, taken, us))
         journal.write_rows(tmp_path / "rows/fake", rows)
-        facts = {"name": gpu, "multi_processor_count": 132}
+        facts = {"name": gpu, "gcnArchName": gpu, "major": 9, "minor": 0, "multi_processor_count": 132}
         (tmp_path / "rows/fake/device.json").write_text(json.dumps(facts))
         status = fit.main(["fake", "--rows", "rows", "--table", "tables", "--fitting", str(program)])
         return status, "".join(capsys.readouterr())
 
     return written
+
+
+NAMED = ("name", "gcnArchName", "major", "minor", "multi_processor_count")
+
+
+def folder_of(facts):
+    words = f"{table.name_of(facts)} {facts['multi_processor_count']}"
+    return re.sub(r"[^a-z0-9]+", "-", words.lower())
+
+
+def test_what_ships_is_named_as_kernels_name_its_gpu():
+    """Else it is never found. Kernels say name, architecture and multiprocessors; tests on a GPU compare with this."""
+    for facts in (ROOT / "ops/tuning/measurements").glob("*/device.json"):
+        file = ROOT / "ops/tuning/tables" / f"{folder_of(json.loads(facts.read_text()))}.json"
+        assert file.exists(), file
+        assert {one["environment"] for one in json.loads(file.read_text())["entries"]} == {file.stem}
+
+
+def test_a_gpu_of_amd_has_its_architecture_in_its_name():
+    facts = {"name": "AMD Instinct MI300X", "gcnArchName": "gfx942", "major": 9, "minor": 4}
+    assert table.name_of(facts) == "AMD Instinct MI300X gfx942"
+
+
+@pytest.mark.gpu_only
+def test_kernels_name_this_gpu_so(store):
+    properties = torch.cuda.get_device_properties(device())
+    layer = fusedsc.nn.PointwiseConv2d(8, 8).to(device())
+    fusedsc.tune(layer, torch.randn(1, 8, 4, 4, device=device()), backward=False, candidates=2, progress=False)
+    named = {name: getattr(properties, name, "") for name in NAMED}
+    assert set(torch.ops.fusedsc._cache_choices()[0]) == {folder_of(named)}
 
 
 def test_the_fastest_that_there_still_is(write, tmp_path, capsys, commit):
@@ -69,13 +100,13 @@ def test_the_fastest_that_there_still_is(write, tmp_path, capsys, commit):
     )
     assert status == 0, said
     (file,) = (tmp_path / "tables").iterdir()
-    assert file.name == "nvidia-h200-132.json"
+    assert file.name == "nvidia-h200-sm90-132.json"
     assert (tmp_path / "multiprocessors").read_text() == "132\n"
     written = json.loads(file.read_text())
     assert (written["commit"], written["date"]) == (commit, table.day_of(commit))
     found = {one["problem"][10]: (one["kernel"], one["config"], one["microseconds"]) for one in written["entries"]}
     assert found == {"1": ("faster", "rows=4 stages=2", 4.0), "3": ("fast", "", 9.0)}
-    assert {(one["role"], one["environment"]) for one in written["entries"]} == {(ROLE, "nvidia-h200-132")}
+    assert {(one["role"], one["environment"]) for one in written["entries"]} == {(ROLE, "nvidia-h200-sm90-132")}
     assert "2 choices of 5 problems, faster than the prior's by more than 5%" in said
     assert "left out: 3 choices that there are no more, and so 1 problems" in said
     assert "  3 of these: no kernel has that choice" in said
@@ -99,7 +130,7 @@ def test_roles_that_were_measured_at_different_commits(write, tmp_path, capsys, 
     roles = ROLE, "sparse_conv2d.forward"
     status, said = write([("slow", {"slow": 10.0, "fast": 5.0})] * 2, capsys, commits=(commit, whole), roles=roles)
     assert status == 0, said
-    written = json.loads((tmp_path / "tables/nvidia-h200-132.json").read_text())
+    written = json.loads((tmp_path / "tables/nvidia-h200-sm90-132.json").read_text())
     assert (written["commit"], written["date"]) == (f"{commit}, {whole}", table.day_of(commit))
     assert sorted(one["role"] for one in written["entries"]) == sorted(roles)
 
