@@ -20,6 +20,12 @@ def spawn(in_one_process: Callable, folder, *arguments) -> None:
     torch.multiprocessing.spawn(_run, (in_one_process, where, str(folder), *arguments), PROCESSES)
 
 
+def results_of(in_one_process: Callable, folder) -> list:
+    """Runs it, and gives what each process has saved as ``<folder>/<rank>.pt``."""
+    spawn(in_one_process, folder)
+    return [torch.load(folder / f"{rank}.pt") for rank in range(PROCESSES)]
+
+
 def _run(rank: int, in_one_process: Callable, *arguments) -> None:
     in_one_process(rank, *arguments)
     gc.collect()  # a group's threads end with the modules that refer to it; Python may be aborted if it ends before

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from devices import device
-from processes import PROCESSES, join, spawn
+from processes import PROCESSES, join, results_of
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import parametrizations, prune
@@ -272,9 +272,7 @@ def in_one_process(rank, where, folder):
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     """What each process's steps left."""
-    folder = tmp_path_factory.mktemp("processes")
-    spawn(in_one_process, folder)
-    return [torch.load(folder / f"{rank}.pt") for rank in range(PROCESSES)]
+    return results_of(in_one_process, tmp_path_factory.mktemp("processes"))
 
 
 @pytest.mark.parametrize("name", SYNCHRONISED)
