@@ -9,6 +9,7 @@
 #include "fusedsc/backward/pointwise/pointwise_kernels.h"
 #include "fusedsc/common/divide_up.h"
 #include "fusedsc/common/gpu/hopper/hopper_host.h"
+#include "fusedsc/common/gpu/hopper/hopper_kernel.h"
 #include "fusedsc/forward/pointwise/tiles/pointwise_launches.h"
 #include "fusedsc/forward/pointwise/tiles/pointwise_plan.h"
 
@@ -17,14 +18,6 @@ namespace gpu::hopper {
 namespace {
 
 constexpr const char* kName = "pointwise_conv2d_backward";
-
-template <class Product>
-FUSEDSC_HOPPER_KERNEL(Product::kThreads)
-narrow_kernel(const FUSEDSC_GRID_CONSTANT NarrowParameters p) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(FUSEDSC_HOST_EXECUTOR)  // other chips of a build have none of this
-  Product::run(p);
-#endif
-}
 
 template <class T>
 FUSEDSC_KERNEL(kWeightSumThreads, 4)
@@ -35,7 +28,7 @@ sum_kernel(const WeightSumParameters<NarrowTiles> p) {
 template <class T, bool kPositionsInner, int kColumnTiles>
 constexpr NarrowInstance instance(DataType dtype) {
   using Product = NarrowProduct<T, kPositionsInner, kColumnTiles>;
-  return {dtype, kPositionsInner, kColumnTiles, Product::kThreads, narrow_kernel<Product>, Product::memory_bytes};
+  return {dtype, kPositionsInner, kColumnTiles, Product::kThreads, hopper_kernel<Product>, Product::memory_bytes};
 }
 
 #define FUSEDSC_ALL(columns)                                                                                    \

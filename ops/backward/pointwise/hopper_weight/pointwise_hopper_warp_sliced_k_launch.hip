@@ -8,6 +8,7 @@
 #include "fusedsc/backward/pointwise/pointwise_kernels.h"
 #include "fusedsc/common/divide_up.h"
 #include "fusedsc/common/gpu/hopper/hopper_host.h"
+#include "fusedsc/common/gpu/hopper/hopper_kernel.h"
 #include "fusedsc/forward/pointwise/tiles/pointwise_launches.h"
 #include "fusedsc/forward/pointwise/tiles/pointwise_plan.h"
 
@@ -16,14 +17,6 @@ namespace gpu::hopper {
 namespace {
 
 constexpr const char* kName = "pointwise_conv2d_backward";
-
-template <class Product>
-FUSEDSC_HOPPER_KERNEL(Product::kThreads)
-warp_sliced_k_kernel(const FUSEDSC_GRID_CONSTANT WarpSlicedKParameters p) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(FUSEDSC_HOST_EXECUTOR)  // other chips of a build have none of this
-  Product::run(p);
-#endif
-}
 
 template <class T>
 FUSEDSC_KERNEL(kWeightSumThreads, 4)
@@ -45,7 +38,7 @@ constexpr WarpSlicedKInstance instance(DataType dtype) {
           Product::kThreads,
           kDepth,
           Product::kShape,
-          warp_sliced_k_kernel<Product>,
+          hopper_kernel<Product>,
           Product::memory_bytes};
 }
 

@@ -11,6 +11,7 @@
 #include "fusedsc/common/divide_up.h"
 #include "fusedsc/common/gpu/hopper/hopper_cluster.h"
 #include "fusedsc/common/gpu/hopper/hopper_host.h"
+#include "fusedsc/common/gpu/hopper/hopper_kernel.h"
 #include "fusedsc/forward/pointwise/hopper/pointwise_hopper_plan.h"
 #include "fusedsc/forward/pointwise/tiles/pointwise_launches.h"
 
@@ -18,14 +19,6 @@ namespace fusedsc::gpu::hopper {
 namespace {
 
 constexpr const char* kName = "pointwise_conv2d_backward";
-
-template <class Product>
-FUSEDSC_HOPPER_KERNEL(Product::kThreads)
-weight_kernel(const FUSEDSC_GRID_CONSTANT PointwiseWeightParameters p) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(FUSEDSC_HOST_EXECUTOR)  // other chips of a build have none of this
-  Product::run(p);
-#endif
-}
 
 template <class T>
 FUSEDSC_KERNEL(kWeightSumThreads, 4)
@@ -43,7 +36,7 @@ constexpr PointwiseWeightInstance instance(DataType dtype) {
           kGroups,
           kDepth,
           Product::kThreads,
-          weight_kernel<Product>,
+          hopper_kernel<Product>,
           Product::memory_bytes,
           false,
           kRowBlocks == 1 && kColumns == 32 && kKind == PointwiseWeightKind::plain};
@@ -59,7 +52,7 @@ constexpr PointwiseWeightInstance wide(DataType dtype) {
           1,
           Product::kDepth,
           Product::kThreads,
-          weight_kernel<Product>,
+          hopper_kernel<Product>,
           Product::memory_bytes,
           true,
           kRowBlocks * kColumns <= 128,
