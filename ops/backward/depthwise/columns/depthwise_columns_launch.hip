@@ -2,6 +2,7 @@
 #include "fusedsc/backward/depthwise/columns/depthwise_columns_weight_kernel.h"
 #include "fusedsc/backward/depthwise/depthwise_kernels.h"
 #include "fusedsc/common/gpu/hopper/hopper_host.h"
+#include "fusedsc/common/gpu/hopper/hopper_kernel.h"
 #include "fusedsc/common/gpu/sums/partials_launch.h"
 #include "fusedsc/forward/depthwise/columns/depthwise_columns_plan.h"
 #include "fusedsc/runtime/arena.h"
@@ -11,14 +12,6 @@ namespace {
 
 constexpr const char* kName = "depthwise_conv2d_backward";
 constexpr int kMostStages = 6;  ///< more are of no use
-
-template <int kKernel, int kStride, int kColumns>
-FUSEDSC_KERNEL(128, 4)
-columns_weight_kernel(const FUSEDSC_GRID_CONSTANT DepthwiseColumnsWeightParameters p) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(FUSEDSC_HOST_EXECUTOR)  // other chips of a build have none of this
-  DepthwiseColumnsWeight<kKernel, kStride, kColumns>::run(p);
-#endif
-}
 
 struct Instance {
   int kernel, stride, columns, input_columns;
@@ -33,7 +26,7 @@ constexpr Instance instance() {
           kStride,
           kColumns,
           Columns::kInputs,
-          columns_weight_kernel<kKernel, kStride, kColumns>,
+          hopper_kernel<DepthwiseColumnsWeight<kKernel, kStride, kColumns>, 128, 4>,
           Columns::warp_bytes};
 }
 

@@ -2,6 +2,7 @@
 #include "fusedsc/backward/depthwise/depthwise_kernels.h"
 #include "fusedsc/backward/depthwise/hopper/depthwise_hopper_input_kernel.h"
 #include "fusedsc/backward/depthwise/hopper/depthwise_hopper_input_plan.h"
+#include "fusedsc/common/gpu/hopper/hopper_kernel.h"
 #include "fusedsc/common/status.h"
 #include "fusedsc/forward/depthwise/hopper_patches/depthwise_hopper_patches_plan.h"
 
@@ -12,12 +13,8 @@ constexpr const char* kName = "depthwise_conv2d_backward";
 constexpr int kThreads = 512;  ///< the most that a block may have
 
 template <class T, int kKernel, bool kInSegments>
-FUSEDSC_HOPPER_KERNEL(kThreads)
-input_patches_kernel(const FUSEDSC_GRID_CONSTANT DepthwisePatchesParameters p) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(FUSEDSC_HOST_EXECUTOR)  // other chips of a build have none of this
-  DepthwiseInputPatches<T, kKernel, kInSegments>::run(p);
-#endif
-}
+constexpr void (*input_patches_kernel)(DepthwisePatchesParameters) =
+    hopper_kernel<DepthwiseInputPatches<T, kKernel, kInSegments>, kThreads>;
 
 template <class T>
 auto kernel_of(std::int64_t kernel, bool in_segments) {

@@ -7,6 +7,7 @@
 #include "fusedsc/backward/depthwise/hopper/depthwise_hopper_kernel.h"
 #include "fusedsc/common/divide_up.h"
 #include "fusedsc/common/gpu/hopper/hopper_host.h"
+#include "fusedsc/common/gpu/hopper/hopper_kernel.h"
 #include "fusedsc/common/gpu/sums/partials_launch.h"
 #include "fusedsc/forward/depthwise/rows/depthwise_plan.h"
 #include "fusedsc/runtime/arena.h"
@@ -15,14 +16,6 @@ namespace fusedsc::gpu::hopper {
 namespace {
 
 constexpr const char* kName = "depthwise_conv2d_backward";
-
-template <class Gradients>
-FUSEDSC_KERNEL(Gradients::kMostWarps * 32, 1)
-fused_gradients_kernel(const FUSEDSC_GRID_CONSTANT DepthwiseFusedGradientsParameters p) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(FUSEDSC_HOST_EXECUTOR)  // other chips of a build have none of this
-  Gradients::run(p);
-#endif
-}
 
 /// Of a multiprocessor at stride 2, and with float32: with more of them copies are only in each other's way.
 constexpr int kUsefulWarps = 8;
@@ -46,7 +39,7 @@ void append(std::vector<FusedGradientsInstance>& to, DataType dtype) {
   to.push_back({dtype, kKernel, kStride, kFusion, kWhole, kLanes < 32, Gradients::kChannels, Gradients::kTileColumns,
                 Gradients::kGradTileColumns, Gradients::kRows,
                 kStride == 1 && sizeof(T) == 2 ? Gradients::kMostWarps : kUsefulWarps,
-                fused_gradients_kernel<Gradients>, Gradients::memory_bytes});
+                hopper_kernel<Gradients, Gradients::kMostWarps * 32>, Gradients::memory_bytes});
 }
 
 template <class T, int kKernel, int kStride, GradientsFusion kFusion>

@@ -4,20 +4,12 @@
 #include "fusedsc/backward/depthwise/depthwise_kernels.h"
 #include "fusedsc/backward/depthwise/hopper/depthwise_hopper_patches_plan.h"
 #include "fusedsc/backward/depthwise/hopper_weight/depthwise_hopper_weight_plan.h"
+#include "fusedsc/common/gpu/hopper/hopper_kernel.h"
 
 namespace fusedsc::gpu::hopper {
 namespace {
 
 constexpr const char* kName = "depthwise_conv2d_backward";
-
-/// kThreads: the most that a block may have, where one has a multiprocessor for itself.
-template <class T, int kKernel, int kThreads, bool kInClusters>
-FUSEDSC_HOPPER_KERNEL(kThreads)
-weight_patches_kernel(const FUSEDSC_GRID_CONSTANT DepthwiseWeightPatchesParameters p) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(FUSEDSC_HOST_EXECUTOR)  // other chips of a build have none of this
-  DepthwiseWeightPatches<T, kKernel, kInClusters>::run(p);
-#endif
-}
 
 struct Instance {
   DataType dtype;
@@ -30,7 +22,8 @@ constexpr Instance instance(DataType dtype) {
   return {dtype,
           kKernel,
           kThreads,
-          {weight_patches_kernel<T, kKernel, kThreads, false>, weight_patches_kernel<T, kKernel, kThreads, true>}};
+          {hopper_kernel<DepthwiseWeightPatches<T, kKernel, false>, kThreads>,
+           hopper_kernel<DepthwiseWeightPatches<T, kKernel, true>, kThreads>}};
 }
 
 const Instance kInstances[] = {

@@ -3,21 +3,12 @@
 
 #include "fusedsc/backward/depthwise/depthwise_kernels.h"
 #include "fusedsc/backward/depthwise/hopper_weight/depthwise_hopper_weight_plan.h"
+#include "fusedsc/common/gpu/hopper/hopper_kernel.h"
 
 namespace fusedsc::gpu::hopper {
 namespace {
 
 constexpr const char* kName = "depthwise_conv2d_backward";
-
-/// kThreads: the most that a block may have; kBlocks: that shall fit a multiprocessor then.
-template <class T, int kKernel, int kStride, int kProducts, int kThreads, int kBlocks, bool kInSegments,
-          bool kInClusters>
-FUSEDSC_KERNEL(kThreads, kBlocks)
-weight_tiles_kernel(const FUSEDSC_GRID_CONSTANT DepthwiseWeightTilesParameters p) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(FUSEDSC_HOST_EXECUTOR)  // other chips of a build have none of this
-  DepthwiseWeightTiles<T, kKernel, kStride, kProducts, kInSegments, kInClusters>::run(p);
-#endif
-}
 
 struct Instance {
   DataType dtype;
@@ -34,8 +25,8 @@ constexpr Instance instance(DataType dtype) {
           kProducts,
           kThreads,
           kInSegments,
-          {weight_tiles_kernel<T, kKernel, kStride, kProducts, kThreads, kBlocks, kInSegments, false>,
-           weight_tiles_kernel<T, kKernel, kStride, kProducts, kThreads, kBlocks, kInSegments, true>}};
+          {hopper_kernel<DepthwiseWeightTiles<T, kKernel, kStride, kProducts, kInSegments, false>, kThreads, kBlocks>,
+           hopper_kernel<DepthwiseWeightTiles<T, kKernel, kStride, kProducts, kInSegments, true>, kThreads, kBlocks>}};
 }
 
 const Instance kInstances[] = {

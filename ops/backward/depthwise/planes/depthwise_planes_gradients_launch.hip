@@ -5,6 +5,7 @@
 #include "fusedsc/backward/depthwise/depthwise_kernels.h"
 #include "fusedsc/backward/depthwise/planes/depthwise_planes_gradients_kernel.h"
 #include "fusedsc/common/gpu/hopper/hopper_host.h"
+#include "fusedsc/common/gpu/hopper/hopper_kernel.h"
 #include "fusedsc/common/gpu/sums/partials_launch.h"
 #include "fusedsc/forward/depthwise/planes/depthwise_planes_plan.h"
 #include "fusedsc/runtime/arena.h"
@@ -18,14 +19,6 @@ constexpr int kSumsBytes = kRows * 32 * 4;  ///< of a warp
 
 constexpr int kMostWarps = 4;
 
-template <class T, int kColumns, int kDilation, bool kHasOutput>
-FUSEDSC_KERNEL(kMostWarps * 32, 4)
-planes_gradients_kernel(DepthwisePlanesGradientsParameters p) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(FUSEDSC_HOST_EXECUTOR)  // other chips of a build have none of this
-  DepthwisePlanesGradients<T, kColumns, kDilation, kHasOutput>::run(p);
-#endif
-}
-
 struct Instance {
   DataType dtype;
   int columns, dilation;
@@ -35,8 +28,10 @@ struct Instance {
 
 template <class T, int kColumns, int kDilation>
 void append(std::vector<Instance>& to, DataType dtype) {
-  to.push_back({dtype, kColumns, kDilation, false, planes_gradients_kernel<T, kColumns, kDilation, false>});
-  to.push_back({dtype, kColumns, kDilation, true, planes_gradients_kernel<T, kColumns, kDilation, true>});
+  to.push_back({dtype, kColumns, kDilation, false,
+                hopper_kernel<DepthwisePlanesGradients<T, kColumns, kDilation, false>, kMostWarps * 32, 4>});
+  to.push_back({dtype, kColumns, kDilation, true,
+                hopper_kernel<DepthwisePlanesGradients<T, kColumns, kDilation, true>, kMostWarps * 32, 4>});
 }
 
 template <class T>

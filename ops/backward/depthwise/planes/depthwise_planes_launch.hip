@@ -8,6 +8,7 @@
 #include "fusedsc/backward/depthwise/planes/depthwise_planes_input_kernel.h"
 #include "fusedsc/backward/depthwise/planes/depthwise_planes_weight_kernel.h"
 #include "fusedsc/common/gpu/hopper/hopper_host.h"
+#include "fusedsc/common/gpu/hopper/hopper_kernel.h"
 #include "fusedsc/common/gpu/sums/partials_launch.h"
 #include "fusedsc/forward/depthwise/planes/depthwise_planes_plan.h"
 #include "fusedsc/runtime/arena.h"
@@ -21,22 +22,6 @@ using BackwardPlan = Plan<DepthwiseBackwardArguments>;
 constexpr int kMostWarps = 16;      ///< of a block, where its warps have the same channels
 constexpr int kMostInputWarps = 4;  ///< of a block of the input gradient
 
-template <class T, int kKernel, int kStride, int kColumns>
-FUSEDSC_KERNEL(kMostWarps * 32, 1)
-planes_weight_kernel(DepthwisePlanesWeightParameters p) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(FUSEDSC_HOST_EXECUTOR)  // other chips of a build have none of this
-  DepthwisePlanesWeight<T, kKernel, kStride, kColumns>::run(p);
-#endif
-}
-
-template <class T, int kKernel, int kColumns>
-FUSEDSC_KERNEL(kMostInputWarps * 32, 4)
-planes_input_kernel(DepthwisePlanesInputParameters p) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(FUSEDSC_HOST_EXECUTOR)
-  DepthwisePlanesInput<T, kKernel, kColumns>::run(p);
-#endif
-}
-
 struct Instance {
   DataType dtype;
   int kernel, stride, columns;
@@ -46,11 +31,13 @@ struct Instance {
 
 template <class T, int kKernel>
 void append(std::vector<Instance>& to, DataType dtype) {
-  to.push_back({dtype, kKernel, 1, 1, planes_weight_kernel<T, kKernel, 1, 1>});
-  to.push_back({dtype, kKernel, 1, 2, planes_weight_kernel<T, kKernel, 1, 2>});
-  to.push_back({dtype, kKernel, 1, 4, planes_weight_kernel<T, kKernel, 1, 4>});
-  to.push_back({dtype, kKernel, 2, 1, planes_weight_kernel<T, kKernel, 2, 1>, planes_input_kernel<T, kKernel, 1>});
-  to.push_back({dtype, kKernel, 2, 2, planes_weight_kernel<T, kKernel, 2, 2>, planes_input_kernel<T, kKernel, 2>});
+  to.push_back({dtype, kKernel, 1, 1, hopper_kernel<DepthwisePlanesWeight<T, kKernel, 1, 1>, kMostWarps * 32>});
+  to.push_back({dtype, kKernel, 1, 2, hopper_kernel<DepthwisePlanesWeight<T, kKernel, 1, 2>, kMostWarps * 32>});
+  to.push_back({dtype, kKernel, 1, 4, hopper_kernel<DepthwisePlanesWeight<T, kKernel, 1, 4>, kMostWarps * 32>});
+  to.push_back({dtype, kKernel, 2, 1, hopper_kernel<DepthwisePlanesWeight<T, kKernel, 2, 1>, kMostWarps * 32>,
+                hopper_kernel<DepthwisePlanesInput<T, kKernel, 1>, kMostInputWarps * 32, 4>});
+  to.push_back({dtype, kKernel, 2, 2, hopper_kernel<DepthwisePlanesWeight<T, kKernel, 2, 2>, kMostWarps * 32>,
+                hopper_kernel<DepthwisePlanesInput<T, kKernel, 2>, kMostInputWarps * 32, 4>});
 }
 
 const std::vector<Instance>& instances() {

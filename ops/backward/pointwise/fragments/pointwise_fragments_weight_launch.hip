@@ -1,13 +1,10 @@
 #include "fusedsc/backward/pointwise/fragments/pointwise_fragments.h"
 #include "fusedsc/backward/pointwise/fragments/pointwise_fragments_weight_kernel.h"
-#include "fusedsc/common/gpu/sums/partials_launch.h"
+#include "fusedsc/backward/pointwise/tiles/pointwise_gradient_arguments.h"
 #include "fusedsc/common/gpu/vendor/following_kernel.h"
-#include "fusedsc/runtime/arena.h"
 
 namespace fusedsc::gpu {
 namespace {
-
-constexpr const char* kName = "pointwise_conv2d_backward";
 
 using Instance = FragmentInstance<PointwiseWeightGradientParameters>;
 
@@ -79,55 +76,6 @@ struct Problem {
   }
 };
 
-/// Of the splits' sums.
-struct Partials {
-  void *weight = nullptr, *bias = nullptr;
-
-  Partials(const PointwiseBackwardArguments& a, int splits, Arena& arena) {
-    const std::int64_t size = sizeof(float);
-    if (a.grad_weight && splits > 1) weight = arena.take<char>(splits * a.weight.elements() * size);
-    if (a.grad_bias) bias = arena.take<char>(splits * a.grad_y.sizes[1] * size);
-  }
-};
-
-void set_plan(const PointwiseProblem& problem, const WeightGradientPlan& plan, PointwiseWeightGradientParameters& p) {
-  p.pixels = static_cast<int>(problem.pixels);
-  p.outputs = static_cast<int>(problem.channels);
-  p.channels = static_cast<int>(problem.depth);
-  p.groups = static_cast<int>(problem.groups);
-  p.output_tiles = plan.output_tiles;
-  p.channel_tiles = plan.channel_tiles;
-  p.splits = plan.splits;
-  p.split_steps = plan.split_steps;
-  p.by_channel_tiles = Divisor(static_cast<std::uint32_t>(plan.channel_tiles));
-  p.by_output_tiles = Divisor(static_cast<std::uint32_t>(plan.output_tiles));
-  p.by_splits = Divisor(static_cast<std::uint32_t>(plan.splits));
-}
-
-void sum_partials_of(const PointwiseBackwardArguments& a, const PointwiseWeightGradientParameters& p, void* stream) {
-  const auto outputs = static_cast<int>(a.grad_y.sizes[1]);
-  if (p.partials != nullptr) {
-    SumPartialsParameters sum;
-    sum.partials = p.partials;
-    sum.splits = p.splits;
-    sum.taps = sum.rows = outputs;
-    sum.channels = p.channels;
-    sum.weight.data = a.grad_weight.data;  // rows are outputs
-    sum.weight.image = a.grad_weight.strides[1];
-    sum.weight.row = a.grad_weight.strides[0];
-    launch_sum_partials(kName, a.x.dtype, sum, stream);
-  }
-  if (p.bias_partials != nullptr) {
-    SumPartialsParameters sum;
-    sum.partials = p.bias_partials;
-    sum.splits = p.splits;
-    sum.rows = 1;
-    sum.channels = outputs;
-    sum.bias = a.grad_bias.data;
-    launch_sum_partials(kName, a.x.dtype, sum, stream);
-  }
-}
-
 }  // namespace
 
 Configs pointwise_weight_fragments(const PointwiseBackwardArguments& a) {
@@ -143,25 +91,16 @@ Plan<PointwiseBackwardArguments> plan_pointwise_weight_fragments(const Pointwise
                                                                  const Config& config) {
   const Problem problem(a);
   const Instance& instance = instance_with(kInstances, problem.needs, config);
-  PointwiseWeightGradientParameters planned;
-  set_plan(problem.product, problem.plan(instance), planned);
+  const WeightGradientPlan planned = problem.plan(instance);
   Arena measured(nullptr);
-  Partials(a, planned.splits, measured);
-  return {measured.used(),
-          [planned, kernel = kernel_of(instance, problem.needs), memory = memory_of(instance, problem.needs)](
-              const PointwiseBackwardArguments& like, const Execution& execution) {
+  weight_parameters_of(a, problem.product, planned, measured);
+  return {measured.used(), [planned, product = problem.product, kernel = kernel_of(instance, problem.needs),
+                            memory = memory_of(instance, problem.needs)](const PointwiseBackwardArguments& like,
+                                                                         const Execution& execution) {
             Arena arena(execution.workspace);
-            const Partials partials(like, planned.splits, arena);
-            PointwiseWeightGradientParameters p = planned;
-            p.grad_y = activation_matrix(like.grad_y, like.groups, true);
-            p.x = activation_matrix(like.x, like.groups, true);
-            p.grad_y_prologue = gradient_prologue_of_operand(like, true);
-            p.x_prologue = {like.prologue.scale.data, like.prologue.shift.data, nullptr, like.prologue.activation, {}};
-            p.partials = partials.weight;
-            p.bias_partials = partials.bias;
-            if (like.grad_weight && p.splits == 1) p.weight = weight_output_matrix(like.grad_weight, like.groups);
-            launch_following(kName, kernel, p.blocks(), kMatrixThreads, execution.stream, p, memory);
-            sum_partials_of(like, p, execution.stream);
+            const PointwiseWeightGradientParameters p = weight_parameters_of(like, product, planned, arena);
+            launch_following(kPointwiseBackward, kernel, p.blocks(), kMatrixThreads, execution.stream, p, memory);
+            launch_sums(like, p, execution.stream);
           }};
 }
 

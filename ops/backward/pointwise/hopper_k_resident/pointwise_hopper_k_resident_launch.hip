@@ -7,6 +7,7 @@
 #include "fusedsc/backward/pointwise/hopper_k_resident/pointwise_hopper_k_resident_sum.h"
 #include "fusedsc/backward/pointwise/hopper_k_resident/pointwise_hopper_k_resident_window_sum.h"
 #include "fusedsc/common/divide_up.h"
+#include "fusedsc/common/gpu/hopper/hopper_kernel.h"
 #include "fusedsc/forward/pointwise/hopper/pointwise_hopper_plan.h"
 
 namespace fusedsc::gpu::hopper {
@@ -15,14 +16,6 @@ namespace {
 constexpr const char* kName = "pointwise_conv2d_backward";
 constexpr int kTile = 64;      ///< channels and rows of a tile
 constexpr int kPairBytes = 4;  ///< of a weight's neighbours, which threads read together where filters have windows
-
-template <class Gradients>
-FUSEDSC_HOPPER_KERNEL(Gradients::kThreads)
-gradients_kernel(const FUSEDSC_GRID_CONSTANT PointwiseGradientsParameters p) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(FUSEDSC_HOST_EXECUTOR)  // other chips of a build have none of this
-  Gradients::run(p);
-#endif
-}
 
 template <class T>
 FUSEDSC_KERNEL(kSumWarps * 32, 1)
@@ -48,7 +41,7 @@ constexpr PointwiseGradientsInstance instance(DataType dtype) {
           kSlices,
           Gradients::kThreads,
           Gradients::kWide,
-          gradients_kernel<Gradients>,
+          hopper_kernel<Gradients>,
           Gradients::memory_bytes};
 }
 

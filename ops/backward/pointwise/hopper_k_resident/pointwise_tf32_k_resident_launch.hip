@@ -5,6 +5,7 @@
 #include "fusedsc/backward/pointwise/hopper_k_resident/pointwise_tf32_k_resident_kernel.h"
 #include "fusedsc/backward/pointwise/pointwise_kernels.h"
 #include "fusedsc/common/gpu/hopper/hopper_host.h"
+#include "fusedsc/common/gpu/hopper/hopper_kernel.h"
 #include "fusedsc/common/gpu/sums/partials_launch.h"
 #include "fusedsc/forward/pointwise/tiles/pointwise_plan.h"
 #include "fusedsc/runtime/arena.h"
@@ -14,14 +15,6 @@ namespace gpu::hopper {
 namespace {
 
 constexpr const char* kName = "pointwise_conv2d_backward";
-
-template <class Gradients>
-FUSEDSC_HOPPER_KERNEL(Gradients::kThreads)
-gradients_kernel(const FUSEDSC_GRID_CONSTANT Tf32GradientsParameters p) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(FUSEDSC_HOST_EXECUTOR)  // other chips of a build have none of this
-  Gradients::run(p);
-#endif
-}
 
 /// Kernels that were compiled, and what for.
 struct Tf32GradientsInstance {
@@ -33,8 +26,8 @@ struct Tf32GradientsInstance {
 template <int kOutputs, int kTiles, int kWarps, int kGroups>
 constexpr Tf32GradientsInstance instance() {
   using Gradients = Tf32Gradients<kOutputs, kTiles, kWarps, kGroups>;
-  return {kOutputs,         Gradients::kChannels,    Gradients::kThreads,        kGroups, Gradients::kPositions,
-          Gradients::kRows, Gradients::kMemoryBytes, gradients_kernel<Gradients>};
+  return {kOutputs,         Gradients::kChannels,    Gradients::kThreads,     kGroups, Gradients::kPositions,
+          Gradients::kRows, Gradients::kMemoryBytes, hopper_kernel<Gradients>};
 }
 
 const Tf32GradientsInstance kInstances[] = {

@@ -5,6 +5,7 @@
 #include "fusedsc/backward/pointwise/hopper_n_resident/pointwise_hopper_n_resident_wide_kernel.h"
 #include "fusedsc/backward/pointwise/pointwise_kernels.h"
 #include "fusedsc/common/divide_up.h"
+#include "fusedsc/common/gpu/hopper/hopper_kernel.h"
 #include "fusedsc/forward/pointwise/hopper/pointwise_hopper_plan.h"
 #include "fusedsc/runtime/arena.h"
 
@@ -13,14 +14,6 @@ namespace gpu::hopper {
 namespace {
 
 constexpr const char* kName = "pointwise_conv2d_backward";
-
-template <class Product>
-FUSEDSC_HOPPER_KERNEL(Product::kThreads)
-n_resident_kernel(const FUSEDSC_GRID_CONSTANT PointwiseNResidentParameters p) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(FUSEDSC_HOST_EXECUTOR)  // other chips of a build have none of this
-  Product::run(p);
-#endif
-}
 
 template <class Maker>
 FUSEDSC_HOPPER_KERNEL(Maker::kThreads)
@@ -66,7 +59,7 @@ NResidentInstance instance(DataType dtype) {
           kGroups,
           kGroups,
           Product::kQuads,
-          n_resident_kernel<Product>,
+          hopper_kernel<Product>,
           Product::memory_bytes,
           Product::kImage,
           image_kernel<ImageOf<T, Product::kWide>>,
@@ -85,7 +78,7 @@ NResidentInstance wide_instance(DataType dtype) {
           2,
           1,
           Product::kQuads,
-          n_resident_kernel<Product>,
+          hopper_kernel<Product>,
           Product::memory_bytes,
           Product::kImage,
           image_kernel<ImageOf<T, Product::kWide>>,

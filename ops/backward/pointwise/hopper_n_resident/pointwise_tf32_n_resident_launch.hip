@@ -4,6 +4,7 @@
 #include "fusedsc/backward/pointwise/hopper_n_resident/pointwise_tf32_n_resident_kernel.h"
 #include "fusedsc/backward/pointwise/pointwise_kernels.h"
 #include "fusedsc/common/gpu/hopper/hopper_host.h"
+#include "fusedsc/common/gpu/hopper/hopper_kernel.h"
 #include "fusedsc/common/gpu/sums/partials_launch.h"
 #include "fusedsc/forward/pointwise/tiles/pointwise_plan.h"
 #include "fusedsc/runtime/arena.h"
@@ -13,14 +14,6 @@ namespace gpu::hopper {
 namespace {
 
 constexpr const char* kName = "pointwise_conv2d_backward";
-
-template <class NResident>
-FUSEDSC_HOPPER_KERNEL(NResident::kThreads)
-n_resident_kernel(const FUSEDSC_GRID_CONSTANT Tf32NResidentParameters p) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(FUSEDSC_HOST_EXECUTOR)  // other chips of a build have none of this
-  NResident::run(p);
-#endif
-}
 
 template <class Image>
 FUSEDSC_HOPPER_KERNEL(Image::kThreads)
@@ -42,8 +35,8 @@ template <int kChannels, int kTiles>
 constexpr Tf32NResidentInstance instance() {
   using NResident = Tf32NResident<kChannels, kTiles>;
   using Image = typename NResident::Image;
-  return {kChannels,    NResident::kOutputs, NResident::kThreads, NResident::kPositions,        NResident::kMemoryBytes,
-          Image::kSize, Image::kBlocks,      Image::kThreads,     n_resident_kernel<NResident>, image_kernel<Image>};
+  return {kChannels,    NResident::kOutputs, NResident::kThreads, NResident::kPositions,    NResident::kMemoryBytes,
+          Image::kSize, Image::kBlocks,      Image::kThreads,     hopper_kernel<NResident>, image_kernel<Image>};
 }
 
 /// The first that fits is taken.

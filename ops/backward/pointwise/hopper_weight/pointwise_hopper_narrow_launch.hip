@@ -5,10 +5,9 @@
 #include "fusedsc/backward/pointwise/hopper/pointwise_hopper_parameters.h"
 #include "fusedsc/backward/pointwise/hopper_weight/pointwise_hopper_narrow.h"
 #include "fusedsc/backward/pointwise/hopper_weight/pointwise_hopper_warp_sliced_k.h"
-#include "fusedsc/backward/pointwise/hopper_weight/pointwise_hopper_weight_sum.h"
-#include "fusedsc/backward/pointwise/pointwise_kernels.h"
+#include "fusedsc/backward/pointwise/hopper_weight/pointwise_hopper_weight_pass.h"
 #include "fusedsc/common/divide_up.h"
-#include "fusedsc/common/gpu/hopper/hopper_host.h"
+#include "fusedsc/common/gpu/hopper/hopper_kernel.h"
 #include "fusedsc/forward/pointwise/tiles/pointwise_launches.h"
 #include "fusedsc/forward/pointwise/tiles/pointwise_plan.h"
 
@@ -18,24 +17,10 @@ namespace {
 
 constexpr const char* kName = "pointwise_conv2d_backward";
 
-template <class Product>
-FUSEDSC_HOPPER_KERNEL(Product::kThreads)
-narrow_kernel(const FUSEDSC_GRID_CONSTANT NarrowParameters p) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(FUSEDSC_HOST_EXECUTOR)  // other chips of a build have none of this
-  Product::run(p);
-#endif
-}
-
-template <class T>
-FUSEDSC_KERNEL(kWeightSumThreads, 4)
-sum_kernel(const WeightSumParameters<NarrowTiles> p) {
-  sum_weight_partials<T>(p);
-}
-
 template <class T, bool kPositionsInner, int kColumnTiles>
 constexpr NarrowInstance instance(DataType dtype) {
   using Product = NarrowProduct<T, kPositionsInner, kColumnTiles>;
-  return {dtype, kPositionsInner, kColumnTiles, Product::kThreads, narrow_kernel<Product>, Product::memory_bytes};
+  return {dtype, kPositionsInner, kColumnTiles, Product::kThreads, hopper_kernel<Product>, Product::memory_bytes};
 }
 
 #define FUSEDSC_ALL(columns)                                                                                    \
@@ -47,8 +32,6 @@ const NarrowInstance kInstances[] = {FUSEDSC_ALL(2), FUSEDSC_ALL(3), FUSEDSC_ALL
 constexpr int kMostStages = 8;
 /// Of a block; the rest is for the second kernel's, which wait beside it.
 constexpr int kMemory = 200 * 1024;
-
-std::int64_t area_of(const PointwiseBackwardArguments& a) { return a.x.sizes[2] * a.x.sizes[3]; }
 
 bool has_positions_inner(const PointwiseBackwardArguments& a) { return !channels_inner(a.x, a.grad_y); }
 
@@ -83,8 +66,7 @@ std::string NarrowWeightPass::why_not(const PointwiseBackwardArguments& a) {
     if (view.sizes[1] % 8 != 0) return "the number of channels is no multiple of 8";
     if (reinterpret_cast<std::uintptr_t>(view.data) % 16 != 0) return "a tensor is not aligned to 16 bytes";
     if (has_positions_inner(a)) {
-      if (view.strides[3] != 1 || view.strides[2] != view.sizes[3] || view.strides[1] != area || area % 8 != 0 ||
-          (view.sizes[0] > 1 && view.strides[0] % 8 != 0)) {
+      if (!has_aligned_images(view) || area % 8 != 0) {
         return "an image is not dense and contiguous, or its channels are no whole runs of 16 bytes";
       }
     } else {
@@ -219,38 +201,9 @@ void NarrowWeightPass::run(const PointwiseBackwardArguments& a, Arena& arena, vo
   launch_following(kName, instance_->kernel, blocks_, p.slices * p.warps * 32, stream, p,
                    spread(blocks_, static_cast<std::size_t>(instance_->memory(p))));
   if (blocks_ == 1) return;
-  const WeightSumParameters<NarrowTiles> sum(p.tiles, blocks_);
-  launch_following(kName, a.x.dtype == DataType::float16 ? sum_kernel<Float16> : sum_kernel<BFloat16>, sum.blocks(),
-                   kWeightSumThreads, stream, sum, kWeightSumBytes);
+  launch_weight_sum<false>(kName, a.x.dtype, p.tiles, blocks_, stream);
 }
 
-namespace {
-
-using BackwardPlan = Plan<PointwiseBackwardArguments>;
-
-std::string why_not_narrow(const PointwiseBackwardArguments& a) {
-  const std::string elsewhere = needs_device(Device::gpu, a.x.device);
-  if (!elsewhere.empty()) return elsewhere;
-  return is_hopper() ? NarrowWeightPass::why_not(a) : "the GPU is not a Hopper GPU";
-}
-
-/// The weight gradient, behind the input gradient by whichever entry is best for that, in the same workspace.
-BackwardPlan plan_backward(const PointwiseBackwardArguments& a, const tuning::Config& config, int threads) {
-  BackwardPlan input;
-  if (a.grad_x) input = plan_pointwise_input_gradient(without_weight(a), threads);
-  const NarrowWeightPass pass(a, config);
-  Arena arena(nullptr);
-  pass.take_partials(arena);
-  return {std::max(input.workspace_bytes, arena.used()),
-          [pass, input = std::move(input.unchecked_run)](const PointwiseBackwardArguments& like,
-                                                         const Execution& execution) {
-            if (input) input(without_weight(like), execution);
-            Arena taken(execution.workspace);
-            pass.run(like, taken, execution.stream);
-          }};
-}
-
-}  // namespace
 }  // namespace gpu::hopper
 
 /// Of a channels_last tensor others have tiles of 64 outputs and 32 channels; of a contiguous one such of 32 channels
@@ -268,7 +221,9 @@ bool suits_pointwise_narrow(const PointwiseBackwardArguments& a) {
 
 tuning::Kernel<PointwiseBackwardArguments> pointwise_backward_hopper_narrow() {
   using namespace gpu::hopper;
-  return {"hopper_narrow", why_not_narrow, NarrowWeightPass::configs, plan_backward};
+  return {"hopper_narrow",
+          [](const PointwiseBackwardArguments& a) { return why_not_on_hopper(a, NarrowWeightPass::why_not); },
+          NarrowWeightPass::configs, plan_behind_input_gradient<NarrowWeightPass>};
 }
 
 tuning::Config pointwise_backward_hopper_narrow_prior(const PointwiseBackwardArguments& a) {

@@ -3,8 +3,7 @@
 
 #include "fusedsc/backward/pointwise/hopper/pointwise_hopper_parameters.h"
 #include "fusedsc/backward/pointwise/hopper_weight/pointwise_hopper_transposing_kernel.h"
-#include "fusedsc/backward/pointwise/pointwise_kernels.h"
-#include "fusedsc/common/gpu/hopper/hopper_host.h"
+#include "fusedsc/backward/pointwise/hopper_weight/pointwise_hopper_weight_pass.h"
 #include "fusedsc/runtime/arena.h"
 
 namespace fusedsc {
@@ -28,8 +27,6 @@ void launch_transposing(const TransposingParameters& p, std::int64_t blocks, voi
   launch_following(kName, transposing_kernel<T>, blocks, Transposing<T>::kThreads, stream, p,
                    static_cast<std::size_t>(p.memory_bytes()));
 }
-
-std::int64_t area_of(const PointwiseBackwardArguments& a) { return a.x.sizes[2] * a.x.sizes[3]; }
 
 /// The same tensor, elsewhere.
 ConstTensorView channels_last(const ConstTensorView& view, const void* data) {
@@ -91,9 +88,6 @@ void launch_transposing(const PointwiseBackwardArguments& from, const PointwiseB
 }
 
 std::string why_not_transposing(const PointwiseBackwardArguments& a) {
-  const std::string elsewhere = needs_device(Device::gpu, a.x.device);
-  if (!elsewhere.empty()) return elsewhere;
-  if (!is_hopper()) return "the GPU is not a Hopper GPU";
   if (!a.grad_weight) return "the weight gradient is not wanted";
   if (a.grad_bias) return "the bias gradient is wanted";
   if (a.groups != 1 || a.windows.channels > 0) return "there are groups or windows";
@@ -107,9 +101,7 @@ std::string why_not_transposing(const PointwiseBackwardArguments& a) {
   if (area > kLargestArea) return "maps are large";
   for (const ConstTensorView& view : {a.x, a.grad_y, a.gradient_prologue.output}) {
     if (!view) continue;
-    const bool is_dense = view.strides[3] == 1 && view.strides[2] == view.sizes[3] && view.strides[1] == area;
-    if (!is_dense || reinterpret_cast<std::uintptr_t>(view.data) % 16 != 0 ||
-        (view.sizes[0] > 1 && view.strides[0] * bytes % 16 != 0)) {
+    if (!has_aligned_images(view)) {
       return "an image is not dense and contiguous, or not aligned to 16 bytes";
     }
     if (view.sizes[1] * bytes % 16 != 0) return "the channels of a position are no whole runs of 16 bytes";
@@ -117,24 +109,18 @@ std::string why_not_transposing(const PointwiseBackwardArguments& a) {
   return {};
 }
 
-using BackwardPlan = Plan<PointwiseBackwardArguments>;
-
-/// The weight gradient, behind the input gradient by whichever entry is best for that, in the same workspace.
-BackwardPlan plan_backward(const PointwiseBackwardArguments& a, int threads) {
-  BackwardPlan input;
-  if (a.grad_x) input = plan_pointwise_input_gradient(without_weight(a), threads);
+Plan<PointwiseBackwardArguments> plan_backward(const PointwiseBackwardArguments& a, int threads) {
   Arena arena(nullptr);
-  const PointwiseBackwardArguments laid_out = with_channels_last(a, arena);
-  BackwardPlan weight = plan_pointwise_weight_gradient(laid_out, threads);
-  return {std::max(input.workspace_bytes, arena.used() + weight.workspace_bytes),
-          [input = std::move(input.unchecked_run), weight = std::move(weight.unchecked_run)](
-              const PointwiseBackwardArguments& like, const Execution& execution) {
-            if (input) input(without_weight(like), execution);
-            Arena taken(execution.workspace);
-            const PointwiseBackwardArguments laid_out = with_channels_last(like, taken);
-            launch_transposing(like, laid_out, execution.stream);
-            weight(laid_out, rest_of(execution, taken));
-          }};
+  const Plan<PointwiseBackwardArguments> weight = plan_pointwise_weight_gradient(with_channels_last(a, arena), threads);
+  return behind_input_gradient(
+      a, threads,
+      {arena.used() + weight.workspace_bytes,
+       [weight = weight.unchecked_run](const PointwiseBackwardArguments& like, const Execution& execution) {
+         Arena taken(execution.workspace);
+         const PointwiseBackwardArguments laid_out = with_channels_last(like, taken);
+         launch_transposing(like, laid_out, execution.stream);
+         weight(laid_out, rest_of(execution, taken));
+       }});
 }
 
 }  // namespace
@@ -152,7 +138,9 @@ bool suits_pointwise_transposing(const PointwiseBackwardArguments& a) {
 }
 
 Implementation<PointwiseBackwardArguments> pointwise_backward_hopper_transposing() {
-  return {"hopper_transposing", gpu::hopper::why_not_transposing, gpu::hopper::plan_backward};
+  using namespace gpu::hopper;
+  return {"hopper_transposing",
+          [](const PointwiseBackwardArguments& a) { return why_not_on_hopper(a, why_not_transposing); }, plan_backward};
 }
 
 }  // namespace fusedsc

@@ -4,10 +4,9 @@
 
 #include "fusedsc/backward/pointwise/hopper/pointwise_hopper_parameters.h"
 #include "fusedsc/backward/pointwise/hopper_weight/pointwise_hopper_warp_sliced_k.h"
-#include "fusedsc/backward/pointwise/hopper_weight/pointwise_hopper_weight_sum.h"
-#include "fusedsc/backward/pointwise/pointwise_kernels.h"
+#include "fusedsc/backward/pointwise/hopper_weight/pointwise_hopper_weight_pass.h"
 #include "fusedsc/common/divide_up.h"
-#include "fusedsc/common/gpu/hopper/hopper_host.h"
+#include "fusedsc/common/gpu/hopper/hopper_kernel.h"
 #include "fusedsc/forward/pointwise/tiles/pointwise_launches.h"
 #include "fusedsc/forward/pointwise/tiles/pointwise_plan.h"
 
@@ -16,20 +15,6 @@ namespace gpu::hopper {
 namespace {
 
 constexpr const char* kName = "pointwise_conv2d_backward";
-
-template <class Product>
-FUSEDSC_HOPPER_KERNEL(Product::kThreads)
-warp_sliced_k_kernel(const FUSEDSC_GRID_CONSTANT WarpSlicedKParameters p) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(FUSEDSC_HOST_EXECUTOR)  // other chips of a build have none of this
-  Product::run(p);
-#endif
-}
-
-template <class T>
-FUSEDSC_KERNEL(kWeightSumThreads, 4)
-sum_kernel(const WeightSumParameters<SliceTiles> p) {
-  sum_weight_partials<T>(p);
-}
 
 template <class T, WarpSlicedKRows kTileRows, bool kFused, int kRowBlocks, int kColumnBlocks, int kSliceRows,
           int kSliceColumns, int kSlices, int kDepth = warp_sliced_k_depth<T>(kTileRows)>
@@ -45,7 +30,7 @@ constexpr WarpSlicedKInstance instance(DataType dtype) {
           Product::kThreads,
           kDepth,
           Product::kShape,
-          warp_sliced_k_kernel<Product>,
+          hopper_kernel<Product>,
           Product::memory_bytes};
 }
 
@@ -70,8 +55,6 @@ const WarpSlicedKInstance kInstances[] = {
 };
 
 bool wants_fusion(const PointwiseBackwardArguments& a) { return a.prologue || a.gradient_prologue; }
-
-std::int64_t area_of(const PointwiseBackwardArguments& a) { return a.x.sizes[2] * a.x.sizes[3]; }
 
 /// Tiles of positions.
 std::int64_t steps_of(const PointwiseBackwardArguments& a, const WarpSlicedKLayout& layout, int depth) {
@@ -145,9 +128,7 @@ std::string WarpSlicedKLayout::find(const PointwiseBackwardArguments& a, WarpSli
   if (layout.phases > 1) layout.rows = WarpSlicedKRows::phases;
   for (const ConstTensorView& view : tensors) {
     if (!view) continue;
-    const bool is_dense = view.strides[3] == 1 && view.strides[2] == view.sizes[3] && view.strides[1] == area;
-    if (!is_dense || reinterpret_cast<std::uintptr_t>(view.data) % 16 != 0 ||
-        (view.sizes[0] > 1 && view.strides[0] * bytes % 16 != 0)) {
+    if (!has_aligned_images(view)) {
       return "an image is not dense and contiguous, or not aligned to 16 bytes";
     }
     if (view.sizes[1] % layout.phases != 0) {
@@ -323,46 +304,16 @@ void WarpSlicedKWeightPass::run(const PointwiseBackwardArguments& a, Arena& aren
   launch_following(kName, instance.kernel, std::int64_t{tiles.output_tiles} * tiles.channel_tiles * p.splits,
                    instance.threads, stream, p, static_cast<std::size_t>(instance.memory(p.stages)));
   if (p.splits == 1) return;
-  const WeightSumParameters<SliceTiles> sum(tiles, p.splits);
-  launch_following(kName,
-                   a.x.dtype == DataType::float32   ? sum_kernel<float>
-                   : a.x.dtype == DataType::float16 ? sum_kernel<Float16>
-                                                    : sum_kernel<BFloat16>,
-                   sum.blocks(), kWeightSumThreads, stream, sum, kWeightSumBytes);
+  launch_weight_sum<true>(kName, a.x.dtype, tiles, p.splits, stream);
 }
 
-namespace {
-
-using BackwardPlan = Plan<PointwiseBackwardArguments>;
-
-std::string why_not_warp_sliced_k(const PointwiseBackwardArguments& a) {
-  const std::string elsewhere = needs_device(Device::gpu, a.x.device);
-  if (!elsewhere.empty()) return elsewhere;
-  return is_hopper() ? WarpSlicedKWeightPass::why_not(a) : "the GPU is not a Hopper GPU";
-}
-
-/// The weight gradient, behind the input gradient by whichever entry is best for that, in the same workspace.
-BackwardPlan plan_backward(const PointwiseBackwardArguments& a, const tuning::Config& config, int threads) {
-  BackwardPlan input;
-  if (a.grad_x) input = plan_pointwise_input_gradient(without_weight(a), threads);
-  const WarpSlicedKWeightPass pass(a, config);
-  Arena arena(nullptr);
-  pass.take_partials(arena);
-  return {std::max(input.workspace_bytes, arena.used()),
-          [pass, input = std::move(input.unchecked_run)](const PointwiseBackwardArguments& like,
-                                                         const Execution& execution) {
-            if (input) input(without_weight(like), execution);
-            Arena taken(execution.workspace);
-            pass.run(like, taken, execution.stream);
-          }};
-}
-
-}  // namespace
 }  // namespace gpu::hopper
 
 tuning::Kernel<PointwiseBackwardArguments> pointwise_backward_hopper_warp_sliced_k() {
   using namespace gpu::hopper;
-  return {"hopper_warp_sliced_k", why_not_warp_sliced_k, WarpSlicedKWeightPass::configs, plan_backward};
+  return {"hopper_warp_sliced_k",
+          [](const PointwiseBackwardArguments& a) { return why_not_on_hopper(a, WarpSlicedKWeightPass::why_not); },
+          WarpSlicedKWeightPass::configs, plan_behind_input_gradient<WarpSlicedKWeightPass>};
 }
 
 tuning::Config pointwise_backward_hopper_warp_sliced_k_prior(const PointwiseBackwardArguments& a) {

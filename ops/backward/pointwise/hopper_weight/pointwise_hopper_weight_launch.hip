@@ -6,11 +6,11 @@
 
 #include "fusedsc/backward/pointwise/hopper_weight/pointwise_hopper_weight.h"
 #include "fusedsc/backward/pointwise/hopper_weight/pointwise_hopper_weight_kernel.h"
-#include "fusedsc/backward/pointwise/hopper_weight/pointwise_hopper_weight_sum.h"
+#include "fusedsc/backward/pointwise/hopper_weight/pointwise_hopper_weight_pass.h"
 #include "fusedsc/backward/pointwise/hopper_weight/pointwise_hopper_weight_wide_kernel.h"
 #include "fusedsc/common/divide_up.h"
 #include "fusedsc/common/gpu/hopper/hopper_cluster.h"
-#include "fusedsc/common/gpu/hopper/hopper_host.h"
+#include "fusedsc/common/gpu/hopper/hopper_kernel.h"
 #include "fusedsc/forward/pointwise/hopper/pointwise_hopper_plan.h"
 #include "fusedsc/forward/pointwise/tiles/pointwise_launches.h"
 
@@ -18,20 +18,6 @@ namespace fusedsc::gpu::hopper {
 namespace {
 
 constexpr const char* kName = "pointwise_conv2d_backward";
-
-template <class Product>
-FUSEDSC_HOPPER_KERNEL(Product::kThreads)
-weight_kernel(const FUSEDSC_GRID_CONSTANT PointwiseWeightParameters p) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(FUSEDSC_HOST_EXECUTOR)  // other chips of a build have none of this
-  Product::run(p);
-#endif
-}
-
-template <class T>
-FUSEDSC_KERNEL(kWeightSumThreads, 4)
-sum_kernel(const WeightSumParameters<GroupTiles> p) {
-  sum_weight_partials<T>(p);
-}
 
 template <class T, PointwiseWeightKind kKind, int kRowBlocks, int kColumns, int kGroups, int kDepth>
 constexpr PointwiseWeightInstance instance(DataType dtype) {
@@ -43,7 +29,7 @@ constexpr PointwiseWeightInstance instance(DataType dtype) {
           kGroups,
           kDepth,
           Product::kThreads,
-          weight_kernel<Product>,
+          hopper_kernel<Product>,
           Product::memory_bytes,
           false,
           kRowBlocks == 1 && kColumns == 32 && kKind == PointwiseWeightKind::plain};
@@ -59,7 +45,7 @@ constexpr PointwiseWeightInstance wide(DataType dtype) {
           1,
           Product::kDepth,
           Product::kThreads,
-          weight_kernel<Product>,
+          hopper_kernel<Product>,
           Product::memory_bytes,
           true,
           kRowBlocks * kColumns <= 128,
@@ -426,10 +412,7 @@ void PointwiseWeightPass::run(const PointwiseBackwardArguments& a, Arena& arena,
   launch_clusters(kName, instance_->kernel, blocks, instance_->threads, stream, p,
                   static_cast<std::size_t>(instance_->memory(p.stages)), p.cluster);
   if (tiles.partials == nullptr) return;
-
-  const WeightSumParameters<GroupTiles> sum(tiles, p.splits);
-  launch_following(kName, a.x.dtype == DataType::float16 ? sum_kernel<Float16> : sum_kernel<BFloat16>, sum.blocks(),
-                   kWeightSumThreads, stream, sum, kWeightSumBytes);
+  launch_weight_sum<false>(kName, a.x.dtype, tiles, p.splits, stream);
 }
 
 }  // namespace fusedsc::gpu::hopper

@@ -1,5 +1,6 @@
 #include "fusedsc/backward/pointwise/tiles/pointwise_element_sink.h"
 #include "fusedsc/backward/pointwise/tiles/pointwise_gradient_arguments.h"
+#include "fusedsc/forward/pointwise/tiles/pointwise_tile_instances.h"
 
 namespace fusedsc::gpu {
 namespace {
@@ -18,106 +19,72 @@ input_elements_kernel(PointwiseInputGradientParameters parameters) {
   pointwise_input_gradient_elements<T, Tile, kChannelsInner, kFused>(parameters);
 }
 
-template <class T, bool kChannelsInner, int kRows, int kCols, int kDepth, int kParts = 1, int kBlocks = 3,
-          bool kTf32 = false>
-constexpr Instance input(DataType dtype) {
-  using Tile = MatrixTile<kRows, kCols, kDepth, kParts, kTf32>;
-  return {dtype,
-          kChannelsInner,
-          {kRows, kCols, kDepth, kParts, kTf32},
-          input_kernel<T, Tile, kChannelsInner, kBlocks, false>,
-          input_kernel<T, Tile, kChannelsInner, FUSEDSC_FUSED_PRODUCT_BLOCKS, true>,
-          input_gradient_memory_bytes<T, Tile, kChannelsInner, false>,
-          input_gradient_memory_bytes<T, Tile, kChannelsInner, true>};
-}
+struct InputGradient {
+  using Parameters = PointwiseInputGradientParameters;
+  /// Of a kernel for elements, with fusion and without it.
+  template <class T>
+  static constexpr int blocks_of_elements = 3;
 
-/// Of products of TensorFloat-32.
-template <bool kChannelsInner, int kRows, int kCols, int kDepth, int kParts = 1, int kBlocks = 3>
-constexpr Instance tf32_input() {
-  return input<float, kChannelsInner, kRows, kCols, kDepth, kParts, kBlocks, true>(DataType::float32);
-}
-
-/// Of tensors with elements that are no runs.
-template <class T, bool kChannelsInner, int kRows, int kCols, int kDepth, int kParts = 1, bool kTf32 = false,
-          int kBlocks = 3>
-constexpr Instance input_elements(DataType dtype) {
-  using Tile = MatrixTile<kRows, kCols, kDepth, kParts, kTf32>;
-  constexpr auto kKernel = input_elements_kernel<T, Tile, kChannelsInner, kBlocks, true>;
-  constexpr auto kMemory = input_elements_memory_bytes<T, Tile, kChannelsInner, true>;
-  return {dtype, kChannelsInner, {kRows, kCols, kDepth, kParts, kTf32, true}, kKernel, kKernel, kMemory, kMemory};
-}
-
-/// Likewise, with a kernel of their own for products without fusion.
-template <class T, bool kChannelsInner, int kRows, int kCols, int kDepth, int kParts = 1, int kBlocks = 3,
-          int kFusedBlocks = FUSEDSC_FUSED_PRODUCT_BLOCKS>
-constexpr Instance plain_input_elements(DataType dtype) {
-  using Tile = MatrixTile<kRows, kCols, kDepth, kParts>;
-  return {dtype,
-          kChannelsInner,
-          {kRows, kCols, kDepth, kParts, false, true},
-          input_elements_kernel<T, Tile, kChannelsInner, kBlocks, false>,
-          input_elements_kernel<T, Tile, kChannelsInner, kFusedBlocks, true>,
-          input_elements_memory_bytes<T, Tile, kChannelsInner, false>,
-          input_elements_memory_bytes<T, Tile, kChannelsInner, true>};
-}
+  template <class T, class Tile, bool kChannelsInner, int kBlocks, bool kFused, bool kElements>
+  static constexpr auto kernel() {
+    if constexpr (kElements) return input_elements_kernel<T, Tile, kChannelsInner, kBlocks, kFused>;
+    else return input_kernel<T, Tile, kChannelsInner, kBlocks, kFused>;
+  }
+  template <class T, class Tile, bool kChannelsInner, bool kFused, bool kElements>
+  static constexpr auto memory() {
+    if constexpr (kElements) return input_elements_memory_bytes<T, Tile, kChannelsInner, kFused>;
+    else return input_gradient_memory_bytes<T, Tile, kChannelsInner, kFused>;
+  }
+};
+using Instances = TileInstances<InputGradient>;
 
 /// As in the forward pass.
 const Instance kInstances[] = {
     // channels inner; rows, columns, depth, parts; blocks that shall fit a multiprocessor
-    input<Float16, true, 128, 32, 32>(DataType::float16),
-    input<Float16, true, 64, 64, 64>(DataType::float16),
-    input<Float16, true, 32, 32, 128, 4>(DataType::float16),
-    input<Float16, false, 64, 64, 32>(DataType::float16),
-    input<Float16, false, 32, 128, 32>(DataType::float16),
-    input<Float16, false, 32, 32, 128, 4>(DataType::float16),
-    input<BFloat16, true, 128, 32, 32>(DataType::bfloat16),
-    input<BFloat16, true, 64, 64, 64>(DataType::bfloat16),
-    input<BFloat16, true, 32, 32, 128, 4>(DataType::bfloat16),
-    input<BFloat16, false, 64, 64, 32>(DataType::bfloat16),
-    input<BFloat16, false, 32, 128, 32>(DataType::bfloat16),
-    input<BFloat16, false, 32, 32, 128, 4>(DataType::bfloat16),
-    input<float, true, 64, 64, 16, 1, 4>(DataType::float32),
-    input<float, true, 128, 32, 16, 1, 4>(DataType::float32),
-    input<float, true, 64, 32, 32, 2, 4>(DataType::float32),
-    input<float, true, 32, 32, 32, 4, 4>(DataType::float32),
-    input<float, false, 64, 64, 16, 1, 4>(DataType::float32),
-    input<float, false, 32, 128, 16>(DataType::float32),
-    input<float, false, 32, 64, 32, 2, 4>(DataType::float32),
-    input<float, false, 32, 32, 32, 4, 4>(DataType::float32),
+    FUSEDSC_HALVES(of, true, 128, 32, 32),
+    FUSEDSC_HALVES(of, true, 64, 64, 64),
+    FUSEDSC_HALVES(of, true, 32, 32, 128, 4),
+    FUSEDSC_HALVES(of, false, 64, 64, 32),
+    FUSEDSC_HALVES(of, false, 32, 128, 32),
+    FUSEDSC_HALVES(of, false, 32, 32, 128, 4),
+    Instances::of<float, true, 64, 64, 16, 1, 4>(DataType::float32),
+    Instances::of<float, true, 128, 32, 16, 1, 4>(DataType::float32),
+    Instances::of<float, true, 64, 32, 32, 2, 4>(DataType::float32),
+    Instances::of<float, true, 32, 32, 32, 4, 4>(DataType::float32),
+    Instances::of<float, false, 64, 64, 16, 1, 4>(DataType::float32),
+    Instances::of<float, false, 32, 128, 16>(DataType::float32),
+    Instances::of<float, false, 32, 64, 32, 2, 4>(DataType::float32),
+    Instances::of<float, false, 32, 32, 32, 4, 4>(DataType::float32),
 #ifdef FUSEDSC_TF32
-    tf32_input<true, 128, 64, 32>(),
-    tf32_input<true, 64, 64, 32>(),
-    tf32_input<true, 128, 32, 32>(),
-    tf32_input<true, 32, 32, 32, 4>(),
-    tf32_input<false, 64, 128, 32>(),
-    tf32_input<false, 64, 64, 32>(),
-    tf32_input<false, 32, 128, 32>(),
-    tf32_input<false, 32, 32, 32, 4>(),
+    Instances::tf32<true, 128, 64, 32>(),
+    Instances::tf32<true, 64, 64, 32>(),
+    Instances::tf32<true, 128, 32, 32>(),
+    Instances::tf32<true, 32, 32, 32, 4>(),
+    Instances::tf32<false, 64, 128, 32>(),
+    Instances::tf32<false, 64, 64, 32>(),
+    Instances::tf32<false, 32, 128, 32>(),
+    Instances::tf32<false, 32, 32, 32, 4>(),
 #endif
-    input<double, true, 32, 32, 16>(DataType::float64),
-    input<double, false, 32, 32, 16>(DataType::float64),
+    Instances::of<double, true, 32, 32, 16>(DataType::float64),
+    Instances::of<double, false, 32, 32, 16>(DataType::float64),
     // of elements
-    input_elements<Float16, true, 64, 32, 64>(DataType::float16),
-    input_elements<Float16, true, 32, 32, 64, 4>(DataType::float16),
-    input_elements<Float16, false, 64, 64, 32>(DataType::float16),
-    input_elements<Float16, false, 32, 32, 64, 4>(DataType::float16),
-    input_elements<BFloat16, true, 64, 32, 64>(DataType::bfloat16),
-    input_elements<BFloat16, true, 32, 32, 64, 4>(DataType::bfloat16),
-    input_elements<BFloat16, false, 64, 64, 32>(DataType::bfloat16),
-    input_elements<BFloat16, false, 32, 32, 64, 4>(DataType::bfloat16),
-    plain_input_elements<float, true, 64, 64, 16, 1, 4>(DataType::float32),
-    plain_input_elements<float, true, 32, 32, 32, 4, 4>(DataType::float32),
-    plain_input_elements<float, false, 64, 64, 16, 1, 4>(DataType::float32),
-    plain_input_elements<float, false, 32, 64, 32, 2, 4, 2>(DataType::float32),  // spills on gfx942 otherwise
-    plain_input_elements<float, false, 32, 32, 32, 4, 4>(DataType::float32),
+    FUSEDSC_HALVES(elements, true, 64, 32, 64),
+    FUSEDSC_HALVES(elements, true, 32, 32, 64, 4),
+    FUSEDSC_HALVES(elements, false, 64, 64, 32),
+    FUSEDSC_HALVES(elements, false, 32, 32, 64, 4),
+    Instances::plain_elements<float, true, 64, 64, 16, 1, 4>(DataType::float32),
+    Instances::plain_elements<float, true, 32, 32, 32, 4, 4>(DataType::float32),
+    Instances::plain_elements<float, false, 64, 64, 16, 1, 4>(DataType::float32),
+    Instances::plain_elements<float, false, 32, 64, 32, 2, 4, 2>(DataType::float32),  // spills on gfx942 otherwise
+    Instances::plain_elements<float, false, 32, 32, 32, 4, 4>(DataType::float32),
 #ifdef FUSEDSC_TF32
-    input_elements<float, true, 64, 64, 32, 1, true, 2>(DataType::float32),
-    input_elements<float, true, 32, 32, 32, 4, true>(DataType::float32),
-    input_elements<float, false, 64, 64, 32, 1, true>(DataType::float32),
-    input_elements<float, false, 32, 32, 32, 4, true>(DataType::float32),
+    Instances::elements<float, true, 64, 64, 32, 1, true, 2>(DataType::float32),
+    Instances::elements<float, true, 32, 32, 32, 4, true>(DataType::float32),
+    Instances::elements<float, false, 64, 64, 32, 1, true>(DataType::float32),
+    Instances::elements<float, false, 32, 32, 32, 4, true>(DataType::float32),
 #endif
-    input_elements<double, true, 32, 32, 16>(DataType::float64),
-    input_elements<double, false, 32, 32, 16>(DataType::float64),
+    Instances::elements<double, true, 32, 32, 16>(DataType::float64),
+    Instances::elements<double, false, 32, 32, 16>(DataType::float64),
 };
 
 /// Sets everything about the tiles, and returns the kernel's cost.

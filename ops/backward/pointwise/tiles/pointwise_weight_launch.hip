@@ -1,4 +1,5 @@
 #include "fusedsc/backward/pointwise/tiles/pointwise_gradient_arguments.h"
+#include "fusedsc/forward/pointwise/tiles/pointwise_tile_instances.h"
 
 namespace fusedsc::gpu {
 namespace {
@@ -17,97 +18,65 @@ weight_elements_kernel(PointwiseWeightGradientParameters parameters) {
   pointwise_weight_gradient<T, Tile, kChannelsInner, kFused, true>(parameters);
 }
 
-template <class T, bool kChannelsInner, int kRows, int kCols, int kDepth, int kParts = 1, int kBlocks = 3,
-          bool kTf32 = false>
-constexpr Instance weight(DataType dtype) {
-  using Tile = MatrixTile<kRows, kCols, kDepth, kParts, kTf32>;
-  return {dtype,
-          kChannelsInner,
-          {kRows, kCols, kDepth, kParts, kTf32},
-          weight_kernel<T, Tile, kChannelsInner, kBlocks, false>,
-          weight_kernel<T, Tile, kChannelsInner, FUSEDSC_FUSED_PRODUCT_BLOCKS, true>,
-          WeightGradientProduct<T, Tile, kChannelsInner, false>::Loop::memory_bytes,
-          WeightGradientProduct<T, Tile, kChannelsInner, true>::Loop::memory_bytes};
-}
+struct WeightGradient {
+  using Parameters = PointwiseWeightGradientParameters;
+  /// Of a kernel for elements, with fusion and without it.
+  template <class T>
+  static constexpr int blocks_of_elements = 2;
 
-/// Of products of TensorFloat-32.
-template <bool kChannelsInner, int kRows, int kCols, int kDepth, int kParts = 1, int kBlocks = 3>
-constexpr Instance tf32_weight() {
-  return weight<float, kChannelsInner, kRows, kCols, kDepth, kParts, kBlocks, true>(DataType::float32);
-}
-
-/// Of tensors with elements that are no runs.
-template <class T, bool kChannelsInner, int kRows, int kCols, int kDepth, int kParts = 1, bool kTf32 = false>
-constexpr Instance weight_elements(DataType dtype) {
-  using Tile = MatrixTile<kRows, kCols, kDepth, kParts, kTf32>;
-  constexpr auto kKernel = weight_elements_kernel<T, Tile, kChannelsInner, 2, true>;
-  constexpr auto kMemory = WeightGradientProduct<T, Tile, kChannelsInner, true, true>::Loop::memory_bytes;
-  return {dtype, kChannelsInner, {kRows, kCols, kDepth, kParts, kTf32, true}, kKernel, kKernel, kMemory, kMemory};
-}
-
-/// Likewise, with a kernel of their own for products without fusion.
-template <class T, bool kChannelsInner, int kRows, int kCols, int kDepth, int kParts = 1, int kBlocks = 3>
-constexpr Instance plain_weight_elements(DataType dtype) {
-  using Tile = MatrixTile<kRows, kCols, kDepth, kParts>;
-  return {dtype,
-          kChannelsInner,
-          {kRows, kCols, kDepth, kParts, false, true},
-          weight_elements_kernel<T, Tile, kChannelsInner, kBlocks, false>,
-          weight_elements_kernel<T, Tile, kChannelsInner, FUSEDSC_FUSED_PRODUCT_BLOCKS, true>,
-          WeightGradientProduct<T, Tile, kChannelsInner, false, true>::Loop::memory_bytes,
-          WeightGradientProduct<T, Tile, kChannelsInner, true, true>::Loop::memory_bytes};
-}
+  template <class T, class Tile, bool kChannelsInner, int kBlocks, bool kFused, bool kElements>
+  static constexpr auto kernel() {
+    if constexpr (kElements) return weight_elements_kernel<T, Tile, kChannelsInner, kBlocks, kFused>;
+    else return weight_kernel<T, Tile, kChannelsInner, kBlocks, kFused>;
+  }
+  template <class T, class Tile, bool kChannelsInner, bool kFused, bool kElements>
+  static constexpr auto memory() {
+    return WeightGradientProduct<T, Tile, kChannelsInner, kFused, kElements>::Loop::memory_bytes;
+  }
+};
+using Instances = TileInstances<WeightGradient>;
 
 /// Rows are outputs, columns channels; depth counts positions.
 const Instance kInstances[] = {
     // channels inner; rows, columns, depth, parts; blocks that shall fit a multiprocessor
-    weight<Float16, true, 128, 32, 64>(DataType::float16),
-    weight<Float16, true, 64, 64, 64>(DataType::float16),
-    weight<Float16, true, 32, 32, 64, 4>(DataType::float16),
-    weight<Float16, false, 64, 64, 64>(DataType::float16),
-    weight<Float16, false, 32, 32, 64, 4>(DataType::float16),
-    weight<BFloat16, true, 128, 32, 64>(DataType::bfloat16),
-    weight<BFloat16, true, 64, 64, 64>(DataType::bfloat16),
-    weight<BFloat16, true, 32, 32, 64, 4>(DataType::bfloat16),
-    weight<BFloat16, false, 64, 64, 64>(DataType::bfloat16),
-    weight<BFloat16, false, 32, 32, 64, 4>(DataType::bfloat16),
-    weight<float, true, 64, 64, 16>(DataType::float32),
-    weight<float, true, 32, 32, 32, 4, 4>(DataType::float32),
-    weight<float, false, 64, 64, 16>(DataType::float32),
-    weight<float, false, 32, 32, 32, 4>(DataType::float32),
+    FUSEDSC_HALVES(of, true, 128, 32, 64),
+    FUSEDSC_HALVES(of, true, 64, 64, 64),
+    FUSEDSC_HALVES(of, true, 32, 32, 64, 4),
+    FUSEDSC_HALVES(of, false, 64, 64, 64),
+    FUSEDSC_HALVES(of, false, 32, 32, 64, 4),
+    Instances::of<float, true, 64, 64, 16>(DataType::float32),
+    Instances::of<float, true, 32, 32, 32, 4, 4>(DataType::float32),
+    Instances::of<float, false, 64, 64, 16>(DataType::float32),
+    Instances::of<float, false, 32, 32, 32, 4>(DataType::float32),
 #ifdef FUSEDSC_TF32
-    tf32_weight<true, 128, 64, 32>(),
-    tf32_weight<true, 64, 64, 32, 1, 2>(),
-    tf32_weight<true, 128, 32, 32>(),
-    tf32_weight<true, 32, 32, 32, 4>(),
-    tf32_weight<false, 128, 64, 32>(),
-    tf32_weight<false, 64, 64, 32>(),
-    tf32_weight<false, 128, 32, 32, 1, 2>(),
-    tf32_weight<false, 32, 32, 32, 4>(),
+    Instances::tf32<true, 128, 64, 32>(),
+    Instances::tf32<true, 64, 64, 32, 1, 2>(),
+    Instances::tf32<true, 128, 32, 32>(),
+    Instances::tf32<true, 32, 32, 32, 4>(),
+    Instances::tf32<false, 128, 64, 32>(),
+    Instances::tf32<false, 64, 64, 32>(),
+    Instances::tf32<false, 128, 32, 32, 1, 2>(),
+    Instances::tf32<false, 32, 32, 32, 4>(),
 #endif
-    weight<double, true, 32, 32, 16>(DataType::float64),
-    weight<double, false, 32, 32, 16>(DataType::float64),
+    Instances::of<double, true, 32, 32, 16>(DataType::float64),
+    Instances::of<double, false, 32, 32, 16>(DataType::float64),
     // of elements
-    weight_elements<Float16, true, 64, 64, 64>(DataType::float16),
-    weight_elements<Float16, true, 32, 32, 64, 4>(DataType::float16),
-    weight_elements<Float16, false, 64, 64, 64>(DataType::float16),
-    weight_elements<Float16, false, 32, 32, 64, 4>(DataType::float16),
-    weight_elements<BFloat16, true, 64, 64, 64>(DataType::bfloat16),
-    weight_elements<BFloat16, true, 32, 32, 64, 4>(DataType::bfloat16),
-    weight_elements<BFloat16, false, 64, 64, 64>(DataType::bfloat16),
-    weight_elements<BFloat16, false, 32, 32, 64, 4>(DataType::bfloat16),
-    plain_weight_elements<float, true, 64, 64, 16>(DataType::float32),
-    plain_weight_elements<float, true, 32, 32, 32, 4, 4>(DataType::float32),
-    plain_weight_elements<float, false, 64, 64, 16>(DataType::float32),
-    plain_weight_elements<float, false, 32, 32, 32, 4, 4>(DataType::float32),
+    FUSEDSC_HALVES(elements, true, 64, 64, 64),
+    FUSEDSC_HALVES(elements, true, 32, 32, 64, 4),
+    FUSEDSC_HALVES(elements, false, 64, 64, 64),
+    FUSEDSC_HALVES(elements, false, 32, 32, 64, 4),
+    Instances::plain_elements<float, true, 64, 64, 16>(DataType::float32),
+    Instances::plain_elements<float, true, 32, 32, 32, 4, 4>(DataType::float32),
+    Instances::plain_elements<float, false, 64, 64, 16>(DataType::float32),
+    Instances::plain_elements<float, false, 32, 32, 32, 4, 4>(DataType::float32),
 #ifdef FUSEDSC_TF32
-    weight_elements<float, true, 64, 64, 32, 1, true>(DataType::float32),
-    weight_elements<float, true, 32, 32, 32, 4, true>(DataType::float32),
-    weight_elements<float, false, 64, 64, 32, 1, true>(DataType::float32),
-    weight_elements<float, false, 32, 32, 32, 4, true>(DataType::float32),
+    Instances::elements<float, true, 64, 64, 32, 1, true>(DataType::float32),
+    Instances::elements<float, true, 32, 32, 32, 4, true>(DataType::float32),
+    Instances::elements<float, false, 64, 64, 32, 1, true>(DataType::float32),
+    Instances::elements<float, false, 32, 32, 32, 4, true>(DataType::float32),
 #endif
-    weight_elements<double, true, 32, 32, 16>(DataType::float64),
-    weight_elements<double, false, 32, 32, 16>(DataType::float64),
+    Instances::elements<double, true, 32, 32, 16>(DataType::float64),
+    Instances::elements<double, false, 32, 32, 16>(DataType::float64),
 };
 
 WeightGradientPlan plan_tiles(const PointwiseGradientProblem& problem, const Instance& instance) {

@@ -1,5 +1,6 @@
 #ifdef FUSEDSC_HOPPER
 #include "fusedsc/common/gpu/hopper/hopper_host.h"
+#include "fusedsc/common/gpu/hopper/hopper_kernel.h"
 #include "fusedsc/forward/depthwise/columns/depthwise_columns_kernel.h"
 #include "fusedsc/forward/depthwise/columns/depthwise_columns_plan.h"
 #include "fusedsc/forward/depthwise/depthwise_kernels.h"
@@ -10,14 +11,6 @@ namespace {
 constexpr const char* kName = "depthwise_conv2d";
 constexpr int kMostStages = 6;  ///< more are of no use
 
-template <int kKernel, int kStride, int kColumns>
-FUSEDSC_KERNEL(128, 4)
-columns_kernel(const FUSEDSC_GRID_CONSTANT DepthwiseColumnsParameters p) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(FUSEDSC_HOST_EXECUTOR)  // other chips of a build have none of this
-  DepthwiseColumns<kKernel, kStride, kColumns>::run(p);
-#endif
-}
-
 struct Instance {
   int kernel, stride, columns, input_columns;
   void (*run)(DepthwiseColumnsParameters);
@@ -27,8 +20,7 @@ struct Instance {
 template <int kKernel, int kStride, int kColumns>
 constexpr Instance instance() {
   using Columns = DepthwiseColumns<kKernel, kStride, kColumns>;
-  return {
-      kKernel, kStride, kColumns, Columns::kInputs, columns_kernel<kKernel, kStride, kColumns>, Columns::block_bytes};
+  return {kKernel, kStride, kColumns, Columns::kInputs, hopper_kernel<Columns, 128, 4>, Columns::block_bytes};
 }
 
 const Instance kInstances[] = {

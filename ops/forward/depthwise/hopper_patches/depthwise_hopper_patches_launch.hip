@@ -1,6 +1,7 @@
 #ifdef FUSEDSC_HOPPER
 #include <vector>
 
+#include "fusedsc/common/gpu/hopper/hopper_kernel.h"
 #include "fusedsc/common/status.h"
 #include "fusedsc/forward/depthwise/depthwise_kernels.h"
 #include "fusedsc/forward/depthwise/hopper_patches/depthwise_hopper_patches_plan.h"
@@ -13,12 +14,8 @@ constexpr const char* kName = "depthwise_conv2d";
 constexpr int most_threads(int kernel, bool few_registers) { return few_registers ? 640 : kernel == 3 ? 512 : 384; }
 
 template <class T, int kKernel, int kStride, bool kInSegments = false, bool kFewRegisters = false>
-FUSEDSC_HOPPER_KERNEL(most_threads(kKernel, kFewRegisters))
-patches_kernel(const FUSEDSC_GRID_CONSTANT DepthwisePatchesParameters p) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(FUSEDSC_HOST_EXECUTOR)  // other chips of a build have none of this
-  DepthwisePatches<T, kKernel, kStride, kInSegments, kFewRegisters>::run(p);
-#endif
-}
+constexpr void (*patches_kernel)(DepthwisePatchesParameters) = hopper_kernel<
+    DepthwisePatches<T, kKernel, kStride, kInSegments, kFewRegisters>, most_threads(kKernel, kFewRegisters)>;
 
 /// Blocks of all channels, if these are many.
 bool has_few_registers(const DepthwisePatching& t) { return t.in_segments && t.runs > 9; }

@@ -1,6 +1,7 @@
 #ifdef FUSEDSC_HOPPER
 #include <vector>
 
+#include "fusedsc/common/gpu/hopper/hopper_kernel.h"
 #include "fusedsc/common/gpu/sums/partials_launch.h"
 #include "fusedsc/forward/depthwise/depthwise_kernels.h"
 #include "fusedsc/forward/depthwise/hopper_tiles/depthwise_hopper_plan.h"
@@ -10,15 +11,6 @@ namespace fusedsc::gpu::hopper {
 namespace {
 
 constexpr const char* kName = "depthwise_conv2d";
-
-/// kThreads: the most that a block may have; kBlocks: that shall fit a multiprocessor then.
-template <class T, int kKernel, int kStride, int kProducts, DepthwiseFusion kFusion, int kThreads, int kBlocks>
-FUSEDSC_KERNEL(kThreads, kBlocks)
-tiles_kernel(const FUSEDSC_GRID_CONSTANT DepthwiseTilesParameters p) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(FUSEDSC_HOST_EXECUTOR)  // other chips of a build have none of this
-  DepthwiseTiles<T, kKernel, kStride, kProducts, kFusion>::run(p);
-#endif
-}
 
 using TilesKernel = void (*)(DepthwiseTilesParameters);
 
@@ -35,8 +27,8 @@ void append(std::vector<Instance>& to, DataType dtype) {
   const auto add = [&](DepthwiseFusion fusion, TilesKernel kernel) {
     to.push_back({dtype, kKernel, kStride, kProducts, kThreads, fusion, kernel});
   };
-  add(training, tiles_kernel<T, kKernel, kStride, kProducts, training, kThreads, kBlocks>);
-  add(eval, tiles_kernel<T, kKernel, kStride, kProducts, eval, kThreads, 1>);
+  add(training, hopper_kernel<DepthwiseTiles<T, kKernel, kStride, kProducts, training>, kThreads, kBlocks>);
+  add(eval, hopper_kernel<DepthwiseTiles<T, kKernel, kStride, kProducts, eval>, kThreads, 1>);
 }
 
 template <class T>

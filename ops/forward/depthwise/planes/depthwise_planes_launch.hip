@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "fusedsc/common/gpu/hopper/hopper_host.h"
+#include "fusedsc/common/gpu/hopper/hopper_kernel.h"
 #include "fusedsc/common/gpu/sums/partials_launch.h"
 #include "fusedsc/forward/depthwise/depthwise_kernels.h"
 #include "fusedsc/forward/depthwise/planes/depthwise_planes_kernel.h"
@@ -19,14 +20,6 @@ constexpr int kMostWarps = 4;              ///< of a block
 /// Planes that are cut where they are more, and bytes of a tile.
 constexpr std::pair<int, int> kTileBytes[] = {{6600, 1536}, {6600, 3072}, {6600, 6144}, {13312, 6144}};
 
-template <class T, int kKernel, int kStride, int kColumns, int kDilation, bool kStatistics>
-FUSEDSC_KERNEL(kMostWarps * 32, 4)
-planes_kernel(DepthwisePlanesParameters p) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(FUSEDSC_HOST_EXECUTOR)  // other chips of a build have none of this
-  DepthwisePlanes<T, kKernel, kStride, kColumns, kDilation, kStatistics>::run(p);
-#endif
-}
-
 using PlanesKernel = void (*)(DepthwisePlanesParameters);
 
 struct Instance {
@@ -42,8 +35,8 @@ constexpr Instance instance(DataType dtype) {
           kStride,
           kColumns,
           kDilation,
-          planes_kernel<T, kKernel, kStride, kColumns, kDilation, false>,
-          planes_kernel<T, kKernel, kStride, kColumns, kDilation, true>};
+          hopper_kernel<DepthwisePlanes<T, kKernel, kStride, kColumns, kDilation, false>, kMostWarps * 32, 4>,
+          hopper_kernel<DepthwisePlanes<T, kKernel, kStride, kColumns, kDilation, true>, kMostWarps * 32, 4>};
 }
 
 template <class T, int kKernel>

@@ -1,23 +1,16 @@
 /// The kernels of pointwise_hopper.h, by their tiles: what the forward pass and the input gradient list.
 #pragma once
 
+#include "fusedsc/common/gpu/hopper/hopper_kernel.h"
 #include "fusedsc/forward/pointwise/hopper/pointwise_hopper_plan.h"
 
 namespace fusedsc::gpu::hopper {
 
 template <class Product>
-FUSEDSC_HOPPER_KERNEL(Product::kThreads)
-product_kernel(const FUSEDSC_GRID_CONSTANT PointwiseParameters p) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(FUSEDSC_HOST_EXECUTOR)  // other chips of a build have none of this
-  Product::run(p);
-#endif
-}
-
-template <class Product>
 void append_product(std::vector<PointwiseInstance>& to, PointwiseFamily family, DataType dtype, bool prologue,
                     EpilogueKind kind, int row_tiles, int k_slices = 1, int least_stages = 2) {
   to.push_back({family, dtype, Product::kChannels, Product::kTileDepth, row_tiles, k_slices, Product::kThreads,
-                prologue, kind, product_kernel<Product>, Product::memory_bytes, least_stages});
+                prologue, kind, hopper_kernel<Product>, Product::memory_bytes, least_stages});
 }
 
 template <class T, bool kInputGradient, bool kPrologue, EpilogueKind kKind, int... kChannels, int... kDepth,

@@ -3,6 +3,7 @@
 
 #include <type_traits>
 
+#include "fusedsc/common/gpu/hopper/hopper_kernel.h"
 #include "fusedsc/forward/pointwise/hopper_planes/pointwise_planes_plan.h"
 #include "fusedsc/forward/pointwise/hopper_planes/pointwise_planes_shifted.h"
 
@@ -15,19 +16,12 @@ inline constexpr int kPlanesBlocks =
     Product::kTransposes&& Product::kThreads <= 256 && Product::kChannels <= 96 ? 2 : 1;
 
 template <class Product>
-FUSEDSC_KERNEL(Product::kThreads, kPlanesBlocks<Product>)
-planes_kernel(const FUSEDSC_GRID_CONSTANT PlanesParameters p) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(FUSEDSC_HOST_EXECUTOR)  // other chips of a build have none of this
-  Product::run(p);
-#endif
-}
-
-template <class Product>
 void append_planes(std::vector<PlanesInstance>& to, PointwiseFamily family, bool whole_images, bool shifted,
                    DataType dtype, bool prologue, EpilogueKind kind, int row_tiles, int k_slices,
                    PlanesInstance::LeastStages least_stages) {
   to.push_back({family, whole_images, shifted, dtype, Product::kChannels, Product::kTileDepth, row_tiles, k_slices,
-                Product::kThreads, Product::kTransposes, prologue, kind, planes_kernel<Product>, Product::memory_bytes,
+                Product::kThreads, Product::kTransposes, prologue, kind,
+                hopper_kernel<Product, Product::kThreads, kPlanesBlocks<Product>>, Product::memory_bytes,
                 least_stages});
 }
 

@@ -4,6 +4,7 @@
 #include "fusedsc/forward/pointwise/tiles/pointwise_arguments.h"
 #include "fusedsc/forward/pointwise/tiles/pointwise_element_sink.h"
 #include "fusedsc/forward/pointwise/tiles/pointwise_plan.h"
+#include "fusedsc/forward/pointwise/tiles/pointwise_tile_instances.h"
 #include "fusedsc/runtime/arena.h"
 
 namespace fusedsc {
@@ -26,111 +27,76 @@ forward_elements_kernel(PointwiseParameters parameters) {
   pointwise_forward_elements<T, Tile, kChannelsInner, kFused>(parameters);
 }
 
-template <class T, bool kChannelsInner, int kRows, int kCols, int kDepth, int kParts = 1, int kBlocks = 3,
-          bool kTf32 = false>
-constexpr Instance instance(DataType dtype) {
-  using Tile = MatrixTile<kRows, kCols, kDepth, kParts, kTf32>;
-  return {dtype,
-          kChannelsInner,
-          {kRows, kCols, kDepth, kParts, kTf32},
-          forward_kernel<T, Tile, kChannelsInner, kBlocks, false>,
-          forward_kernel<T, Tile, kChannelsInner, FUSEDSC_FUSED_PRODUCT_BLOCKS, true>,
-          forward_memory_bytes<T, Tile, kChannelsInner, false>,
-          forward_memory_bytes<T, Tile, kChannelsInner, true>};
-}
+struct Forward {
+  using Parameters = PointwiseParameters;
+  /// Of a kernel for elements, with fusion and without it.
+  template <class T>
+  static constexpr int blocks_of_elements = sizeof(T) == 8 ? 2 : 3;  // doubles take two registers each
 
-/// Of products of TensorFloat-32.
-template <bool kChannelsInner, int kRows, int kCols, int kDepth, int kParts = 1, int kBlocks = 3>
-constexpr Instance tf32_instance() {
-  return instance<float, kChannelsInner, kRows, kCols, kDepth, kParts, kBlocks, true>(DataType::float32);
-}
-
-/// Of tensors with elements that are no runs.
-template <class T, bool kChannelsInner, int kRows, int kCols, int kDepth, int kParts = 1, bool kTf32 = false>
-constexpr Instance elements(DataType dtype) {
-  using Tile = MatrixTile<kRows, kCols, kDepth, kParts, kTf32>;
-  constexpr int kBlocks = sizeof(T) == 8 ? 2 : 3;  // doubles take two registers each
-  constexpr auto kKernel = forward_elements_kernel<T, Tile, kChannelsInner, kBlocks, true>;
-  constexpr auto kMemory = forward_elements_memory_bytes<T, Tile, kChannelsInner, true>;
-  return {dtype, kChannelsInner, {kRows, kCols, kDepth, kParts, kTf32, true}, kKernel, kKernel, kMemory, kMemory};
-}
-
-/// Likewise, with a kernel of their own for products without fusion.
-template <class T, bool kChannelsInner, int kRows, int kCols, int kDepth, int kParts = 1, int kBlocks = 3>
-constexpr Instance plain_elements(DataType dtype) {
-  using Tile = MatrixTile<kRows, kCols, kDepth, kParts>;
-  return {dtype,
-          kChannelsInner,
-          {kRows, kCols, kDepth, kParts, false, true},
-          forward_elements_kernel<T, Tile, kChannelsInner, kBlocks, false>,
-          forward_elements_kernel<T, Tile, kChannelsInner, FUSEDSC_FUSED_PRODUCT_BLOCKS, true>,
-          forward_elements_memory_bytes<T, Tile, kChannelsInner, false>,
-          forward_elements_memory_bytes<T, Tile, kChannelsInner, true>};
-}
+  template <class T, class Tile, bool kChannelsInner, int kBlocks, bool kFused, bool kElements>
+  static constexpr auto kernel() {
+    if constexpr (kElements) return forward_elements_kernel<T, Tile, kChannelsInner, kBlocks, kFused>;
+    else return forward_kernel<T, Tile, kChannelsInner, kBlocks, kFused>;
+  }
+  template <class T, class Tile, bool kChannelsInner, bool kFused, bool kElements>
+  static constexpr auto memory() {
+    if constexpr (kElements) return forward_elements_memory_bytes<T, Tile, kChannelsInner, kFused>;
+    else return forward_memory_bytes<T, Tile, kChannelsInner, kFused>;
+  }
+};
+using Instances = TileInstances<Forward>;
 
 /// Every kernel there is; a problem gets the cheapest. Rows are positions where channels are neighbours, else channels.
 const Instance kInstances[] = {
     // channels inner; rows, columns, depth, parts; blocks that shall fit a multiprocessor
-    instance<Float16, true, 128, 32, 32>(DataType::float16),
-    instance<Float16, true, 64, 64, 64>(DataType::float16),
-    instance<Float16, true, 32, 32, 128, 4>(DataType::float16),
-    instance<Float16, false, 64, 64, 32>(DataType::float16),
-    instance<Float16, false, 32, 128, 32>(DataType::float16),
-    instance<Float16, false, 32, 32, 128, 4>(DataType::float16),
-    instance<BFloat16, true, 128, 32, 32>(DataType::bfloat16),
-    instance<BFloat16, true, 64, 64, 64>(DataType::bfloat16),
-    instance<BFloat16, true, 32, 32, 128, 4>(DataType::bfloat16),
-    instance<BFloat16, false, 64, 64, 32>(DataType::bfloat16),
-    instance<BFloat16, false, 32, 128, 32>(DataType::bfloat16),
-    instance<BFloat16, false, 32, 32, 128, 4>(DataType::bfloat16),
-    instance<float, true, 64, 64, 16, 1, 4>(DataType::float32),
-    instance<float, true, 128, 32, 16, 1, 4>(DataType::float32),
-    instance<float, true, 64, 32, 32, 2, 4>(DataType::float32),
-    instance<float, true, 32, 32, 32, 4, 4>(DataType::float32),
-    instance<float, false, 64, 64, 16, 1, 4>(DataType::float32),
-    instance<float, false, 32, 128, 16>(DataType::float32),
-    instance<float, false, 32, 64, 32, 2, 4>(DataType::float32),
-    instance<float, false, 32, 32, 32, 4, 4>(DataType::float32),
+    FUSEDSC_HALVES(of, true, 128, 32, 32),
+    FUSEDSC_HALVES(of, true, 64, 64, 64),
+    FUSEDSC_HALVES(of, true, 32, 32, 128, 4),
+    FUSEDSC_HALVES(of, false, 64, 64, 32),
+    FUSEDSC_HALVES(of, false, 32, 128, 32),
+    FUSEDSC_HALVES(of, false, 32, 32, 128, 4),
+    Instances::of<float, true, 64, 64, 16, 1, 4>(DataType::float32),
+    Instances::of<float, true, 128, 32, 16, 1, 4>(DataType::float32),
+    Instances::of<float, true, 64, 32, 32, 2, 4>(DataType::float32),
+    Instances::of<float, true, 32, 32, 32, 4, 4>(DataType::float32),
+    Instances::of<float, false, 64, 64, 16, 1, 4>(DataType::float32),
+    Instances::of<float, false, 32, 128, 16>(DataType::float32),
+    Instances::of<float, false, 32, 64, 32, 2, 4>(DataType::float32),
+    Instances::of<float, false, 32, 32, 32, 4, 4>(DataType::float32),
 #ifdef FUSEDSC_TF32
-    tf32_instance<true, 128, 64, 32, 1, 2>(),
-    tf32_instance<true, 64, 64, 32>(),
-    tf32_instance<true, 128, 32, 32>(),
-    tf32_instance<true, 32, 32, 32, 4>(),
-    tf32_instance<false, 64, 128, 32>(),
-    tf32_instance<false, 64, 64, 32>(),
-    tf32_instance<false, 32, 128, 32>(),
-    tf32_instance<false, 32, 32, 32, 4>(),
+    Instances::tf32<true, 128, 64, 32, 1, 2>(),
+    Instances::tf32<true, 64, 64, 32>(),
+    Instances::tf32<true, 128, 32, 32>(),
+    Instances::tf32<true, 32, 32, 32, 4>(),
+    Instances::tf32<false, 64, 128, 32>(),
+    Instances::tf32<false, 64, 64, 32>(),
+    Instances::tf32<false, 32, 128, 32>(),
+    Instances::tf32<false, 32, 32, 32, 4>(),
 #endif
-    instance<double, true, 32, 32, 16>(DataType::float64),
-    instance<double, false, 32, 32, 16>(DataType::float64),
+    Instances::of<double, true, 32, 32, 16>(DataType::float64),
+    Instances::of<double, false, 32, 32, 16>(DataType::float64),
     // of elements
-    elements<Float16, true, 64, 64, 64>(DataType::float16),
-    elements<Float16, true, 128, 32, 32>(DataType::float16),
-    elements<Float16, true, 32, 32, 128, 4>(DataType::float16),
-    elements<Float16, false, 64, 64, 32>(DataType::float16),
-    elements<Float16, false, 32, 128, 32>(DataType::float16),
-    elements<Float16, false, 32, 32, 128, 4>(DataType::float16),
-    elements<BFloat16, true, 64, 64, 64>(DataType::bfloat16),
-    elements<BFloat16, true, 128, 32, 32>(DataType::bfloat16),
-    elements<BFloat16, true, 32, 32, 128, 4>(DataType::bfloat16),
-    elements<BFloat16, false, 64, 64, 32>(DataType::bfloat16),
-    elements<BFloat16, false, 32, 128, 32>(DataType::bfloat16),
-    elements<BFloat16, false, 32, 32, 128, 4>(DataType::bfloat16),
-    plain_elements<float, true, 64, 64, 16, 1, 4>(DataType::float32),
-    plain_elements<float, true, 32, 32, 32, 4, 4>(DataType::float32),
-    plain_elements<float, false, 64, 64, 16, 1, 4>(DataType::float32),
-    plain_elements<float, false, 32, 64, 32, 2, 4>(DataType::float32),
-    plain_elements<float, false, 32, 32, 32, 4, 4>(DataType::float32),
+    FUSEDSC_HALVES(elements, true, 64, 64, 64),
+    FUSEDSC_HALVES(elements, true, 128, 32, 32),
+    FUSEDSC_HALVES(elements, true, 32, 32, 128, 4),
+    FUSEDSC_HALVES(elements, false, 64, 64, 32),
+    FUSEDSC_HALVES(elements, false, 32, 128, 32),
+    FUSEDSC_HALVES(elements, false, 32, 32, 128, 4),
+    Instances::plain_elements<float, true, 64, 64, 16, 1, 4>(DataType::float32),
+    Instances::plain_elements<float, true, 32, 32, 32, 4, 4>(DataType::float32),
+    Instances::plain_elements<float, false, 64, 64, 16, 1, 4>(DataType::float32),
+    Instances::plain_elements<float, false, 32, 64, 32, 2, 4>(DataType::float32),
+    Instances::plain_elements<float, false, 32, 32, 32, 4, 4>(DataType::float32),
 #ifdef FUSEDSC_TF32
-    elements<float, true, 64, 64, 32, 1, true>(DataType::float32),
-    elements<float, true, 128, 32, 32, 1, true>(DataType::float32),
-    elements<float, true, 32, 32, 32, 4, true>(DataType::float32),
-    elements<float, false, 64, 64, 32, 1, true>(DataType::float32),
-    elements<float, false, 32, 128, 32, 1, true>(DataType::float32),
-    elements<float, false, 32, 32, 32, 4, true>(DataType::float32),
+    Instances::elements<float, true, 64, 64, 32, 1, true>(DataType::float32),
+    Instances::elements<float, true, 128, 32, 32, 1, true>(DataType::float32),
+    Instances::elements<float, true, 32, 32, 32, 4, true>(DataType::float32),
+    Instances::elements<float, false, 64, 64, 32, 1, true>(DataType::float32),
+    Instances::elements<float, false, 32, 128, 32, 1, true>(DataType::float32),
+    Instances::elements<float, false, 32, 32, 32, 4, true>(DataType::float32),
 #endif
-    elements<double, true, 32, 32, 16>(DataType::float64),
-    elements<double, false, 32, 32, 16>(DataType::float64),
+    Instances::elements<double, true, 32, 32, 16>(DataType::float64),
+    Instances::elements<double, false, 32, 32, 16>(DataType::float64),
 };
 
 struct Problem {

@@ -3,6 +3,7 @@
 #include <iterator>
 
 #include "fusedsc/common/divide_up.h"
+#include "fusedsc/common/gpu/hopper/hopper_kernel.h"
 #include "fusedsc/forward/pointwise/tiles/pointwise_launches.h"
 #include "fusedsc/forward/sliding_channel/sliding_channel_kernels.h"
 #include "fusedsc/forward/sliding_channel/windows/sliding_channel_windows_folded_kernel.h"
@@ -15,14 +16,6 @@ namespace {
 constexpr const char* kName = "sliding_channel_conv2d";
 
 constexpr int kMostGroups = 2;  ///< of warps, in a block
-
-template <class Product>
-FUSEDSC_HOPPER_KERNEL(kMostGroups * 128)
-windows_kernel(const FUSEDSC_GRID_CONSTANT SlidingWindowsParameters p) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(FUSEDSC_HOST_EXECUTOR)  // other chips of a build have none of this
-  Product::run(p);
-#endif
-}
 
 constexpr int kTile = 64;       ///< positions, and channels of x
 constexpr int kAlignment = 16;  ///< of the weight, in bytes
@@ -48,13 +41,27 @@ struct Instance {
 template <class T, int kWindows, int kFilters, int kPart, int kOwn = kWindows>
 constexpr Instance instance(DataType dtype) {
   using Product = SlidingWindowsProduct<T, kWindows, kFilters, kPart, kOwn>;
-  return {dtype, kWindows, kFilters, kPart, kOwn, Product::kBox, windows_kernel<Product>, Product::memory_bytes};
+  return {dtype,
+          kWindows,
+          kFilters,
+          kPart,
+          kOwn,
+          Product::kBox,
+          hopper_kernel<Product, kMostGroups * 128>,
+          Product::memory_bytes};
 }
 
 template <class T, int kWindows>
 constexpr Instance folded_instance(DataType dtype) {
   using Product = SlidingWindowsFolded<T, kWindows>;
-  return {dtype, kWindows, Product::kFilters, 0, kWindows, 0, windows_kernel<Product>, Product::memory_bytes};
+  return {dtype,
+          kWindows,
+          Product::kFilters,
+          0,
+          kWindows,
+          0,
+          hopper_kernel<Product, kMostGroups * 128>,
+          Product::memory_bytes};
 }
 
 #define FUSEDSC_PARTS(T, dtype, windows, filters)                                     \

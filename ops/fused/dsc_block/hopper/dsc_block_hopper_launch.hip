@@ -5,6 +5,7 @@
 
 #include "fusedsc/common/divide_up.h"
 #include "fusedsc/common/gpu/hopper/hopper_host.h"
+#include "fusedsc/common/gpu/hopper/hopper_kernel.h"
 #include "fusedsc/forward/depthwise/rows/depthwise_plan.h"
 #include "fusedsc/fused/dsc_block/dsc_block_parts.h"
 #include "fusedsc/fused/dsc_block/hopper/dsc_block_hopper.h"
@@ -41,14 +42,6 @@ std::string why_not_one_kernel(const DscBlockArguments& block) {
 
 namespace {
 
-template <class Shape>
-FUSEDSC_HOPPER_KERNEL(Shape::kThreads)
-dsc_block_kernel(const FUSEDSC_GRID_CONSTANT DscBlockParameters p) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(FUSEDSC_HOST_EXECUTOR)  // other chips of a build have none of this
-  DscBlockKernel<Shape>::run(p);
-#endif
-}
-
 /// A kernel that was compiled, and what for.
 struct Instance {
   DataType dtype;
@@ -61,7 +54,7 @@ template <class T, int kStride, int kRowBytes, int kRows, int kGroups, int kGrou
 void append(std::vector<Instance>& to, DataType dtype) {
   using Shape = DscBlockShape<T, kStride, kRowBytes, kRows, kGroups, kGroupRows, kGroupOutputs>;
   to.push_back({dtype, kStride, kRowBytes, kRows, kGroups, kGroupOutputs, Shape::kOutputs, Shape::kThreads,
-                dsc_block_kernel<Shape>, Shape::memory_bytes});
+                hopper_kernel<DscBlockKernel<Shape>, Shape::kThreads>, Shape::memory_bytes});
 }
 
 template <class T>

@@ -5,6 +5,7 @@
 
 #include "fusedsc/common/divide_up.h"
 #include "fusedsc/common/gpu/hopper/hopper_host.h"
+#include "fusedsc/common/gpu/hopper/hopper_kernel.h"
 #include "fusedsc/forward/depthwise/rows/depthwise_plan.h"
 #include "fusedsc/fused/dsc_block/dsc_block_parts.h"
 #include "fusedsc/fused/dsc_block/hopper/dsc_block_hopper.h"
@@ -13,14 +14,6 @@
 namespace fusedsc {
 namespace gpu::hopper {
 namespace {
-
-template <class Tiles, int kThreads>
-FUSEDSC_HOPPER_KERNEL(kThreads)
-dsc_tiles_kernel(const FUSEDSC_GRID_CONSTANT DscTilesParameters p) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(FUSEDSC_HOST_EXECUTOR)  // other chips of a build have none of this
-  Tiles::run(p);
-#endif
-}
 
 /// A kernel that was compiled, and what for.
 struct Instance {
@@ -34,8 +27,7 @@ struct Instance {
 template <class T, int kStride, int kRows, int kOutputs, int kWarps>
 void append(std::vector<Instance>& to, DataType dtype) {
   using Tiles = DscTiles<T, kStride, kRows, kOutputs>;
-  to.push_back(
-      {dtype, kStride, kRows, kOutputs, kWarps, dsc_tiles_kernel<Tiles, (kWarps + 1) * 32>, Tiles::memory_bytes});
+  to.push_back({dtype, kStride, kRows, kOutputs, kWarps, hopper_kernel<Tiles, (kWarps + 1) * 32>, Tiles::memory_bytes});
 }
 
 template <class T>
