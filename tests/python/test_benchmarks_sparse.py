@@ -105,6 +105,26 @@ def test_networks_have_their_layers(run):
         assert layer[f"{layer['choice']}_us"] > 0
     assert [layer["pecr_us"] is not None for layer in layers] == [False, True, False, False]
     assert sum(record["choices"].values()) == len(layers)
+    assert layers[3]["own_us"] > 0, "is pointwise"
+    assert "ours, swapped" not in record["us_beside"], "has no depthwise convolutions"
+
+
+OPPONENTS = {"eager contiguous", "eager channels_last", "compiled contiguous", "compiled channels_last"}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_opponents_are_eager_and_compiled_in_both_formats(device, dtype, monkeypatch):
+    """Of layers and of networks, in 16 bits, too."""
+    monkeypatch.setattr("benchmarks.workloads.compiled", lambda function: torch.compile(function, backend="eager"))
+    monkeypatch.setattr(suites, "SPARSE_LAYERS", {"sparse": (ECR, PECR)})
+    monkeypatch.setattr(suites, "SPARSE_NETWORKS", (SparseNetwork("tiny", (40, 90), 16),))
+    monkeypatch.setattr(torchvision.models, "get_model", lambda name: Network())
+    given = (("sparse", "sparse_network"), "*", (), (dtype,), ("channels_last",), (), True)
+    cases = suites.Selection(device, *given).cases(measure.Cpu())  # built here, but chosen as of that device
+    assert len(cases) == 3
+    for case in cases:
+        assert set(case.build().pytorch) == OPPONENTS
 
 
 @pytest.fixture(scope="module")
@@ -143,6 +163,8 @@ def test_a_network_that_is_trained(images, narrow, tmp_path):
     layers = {layer["layer"]: layer for layer in record["layers"]}
     assert layers["features.0.0"]["zeros"] < 0.3, "reads the image"
     assert 0.3 < layers["features.2.conv.2"]["zeros"] < 1, "reads what ReLU6 leaves"
+    assert {"ours, swapped", "ours, swapped and optimized"} < record["us_beside"].keys()
+    assert sum(record["swapped_choices"].values()) == len(layers)
 
 
 def test_a_network_of_a_run(images, narrow, tmp_path):
