@@ -402,6 +402,19 @@ def test_zeros_are_counted_and_drawn(monkeypatch, tmp_path, capsys):
     assert "LeNet-conv2" in capsys.readouterr().out
 
 
+@pytest.mark.cpu_only("the example is trained on the CPU")
+def test_zeros_of_a_trained_network_are_counted(images, narrow, tmp_path, capsys):
+    output = tmp_path / "zeros.json"
+    given = ["--layer", "LeNet*", "--network", "--output", str(output), "--trained"]
+    assert zeros.main([*given, "--data", str(images)]) == 0
+    layers = {record["layer"]: record for record in json.loads(output.read_text()) if record["of"] != "table 3"}
+    assert layers["features.0.0"]["zeros"] < 0.3, "reads the images"
+    assert 0.3 < layers["features.2.conv.2"]["zeros"] < 1, "reads what ReLU6 leaves"
+    assert {record["trained_steps"] for record in layers.values()} == {1}
+    assert zeros.main([*given, str(tmp_path / "no"), "--data", str(images)]) == 1
+    assert "error: --trained:" in capsys.readouterr().err
+
+
 def test_kept_counts_are_those_of_today():
     """Whoever changes the layers counts again: python -m benchmarks.zeros --output FILE."""
     kept = json.loads((benchmarks.RESULTS / "sparse_zeros.json").read_text())
