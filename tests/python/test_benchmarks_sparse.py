@@ -109,6 +109,28 @@ def test_networks_have_their_layers(run):
     assert "ours, swapped" not in record["us_beside"], "has no depthwise convolutions"
 
 
+def test_the_threads_own_time(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(measure, "SAMPLE_SECONDS", 0)
+    monkeypatch.setattr(suites, "SPARSE_LAYERS", {"sparse": (ECR,)})
+    read = []
+    monkeypatch.setattr(measure.time, "thread_time", lambda: read.append(1) or len(read) * 1e-3)
+    threads, given = torch.get_num_threads(), [*TINY, "--suite", "sparse", "--output", str(tmp_path / "run.json")]
+    try:
+        assert benchmarks.main([*given, "--threads", "1", "--clock", "thread"]) == 0
+    finally:
+        torch.set_num_threads(threads)
+    (record,) = json.loads((tmp_path / "run.json").read_text())
+    assert (record["clock"], record["threads"], record["ours_us"]) == ("thread", 1, 1000.0)
+    count = len(read)
+    assert benchmarks.main(given) == 0
+    assert len(read) == count
+    assert "clock" not in json.loads((tmp_path / "run.json").read_text())[0]
+    for wrong in ([], ["--threads", "2"]):
+        with pytest.raises(SystemExit):
+            benchmarks.main([*given, "--clock", "thread", *wrong])
+    assert "--clock thread: it is one thread's; add --threads 1" in capsys.readouterr().err
+
+
 OPPONENTS = {"eager contiguous", "eager channels_last", "compiled contiguous", "compiled channels_last"}
 
 
