@@ -14,6 +14,9 @@ import torch
 from rich.console import Console
 from tqdm import tqdm
 
+from fusedsc.sparse import timing
+
+from . import measure as measure_module
 from . import report
 from .measure import Machine, commit, keep_freed_memory, machine_of, time_in_turns
 from .records import Record, measured, write_json
@@ -25,6 +28,7 @@ from .workloads.trained_network import STEPS, TrainedNetwork
 RESULTS = Path(__file__).parent / "results"
 OURS = "ours"
 ROUNDS = {"cpu": 15, "cuda": 7}
+CLOCKS = {"wall": "perf_counter", "thread": "thread_time"}
 EXAMPLES = """\
 examples:
   python -m benchmarks                                        everything; writes benchmarks/results/cpu.json and cpu.png
@@ -135,6 +139,7 @@ def prepare(options: argparse.Namespace) -> None:
         torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = options.tf32
     if options.threads:
         torch.set_num_threads(options.threads)
+    measure_module.clock_of_cpu = timing.clock_of_cpu = CLOCKS[options.clock]
     if options.malloc == "reuse":
         keep_freed_memory()
 
@@ -144,7 +149,8 @@ def describe(options: argparse.Namespace, machine: Machine) -> str:
     if options.device == "cuda":
         search = "" if options.search else ", algorithms not searched for"
         return f"{facts}, TF32 {'on' if options.tf32 else 'off'}{search}"
-    return f"{platform.processor() or platform.machine()}: {facts}, malloc: {options.malloc}"
+    clock = "" if options.clock == "wall" else ", the thread's own time"
+    return f"{platform.processor() or platform.machine()}: {facts}, malloc: {options.malloc}{clock}"
 
 
 def measure(case: Case, machine: Machine, options: argparse.Namespace) -> Record:
@@ -205,7 +211,8 @@ def record_of(case: Case, machine: Machine, options: argparse.Namespace) -> Reco
     if timings.uncaptured:
         record["uncaptured"] = list(timings.uncaptured)
     if options.device == "cpu":
-        return record | {"threads": torch.get_num_threads(), "malloc": options.malloc}
+        clock = {} if options.clock == "wall" else {"clock": options.clock}
+        return record | {"threads": torch.get_num_threads(), "malloc": options.malloc} | clock
     return record | {"sets": workload.sets, "tf32": options.tf32, "search": options.search}
 
 
@@ -278,6 +285,11 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         "minute for a layer of many groups; without it by the one that is expected to be (PyTorch's default)",
     )  # fmt: skip
     parser.add_argument("--threads", type=whole_number, metavar="N", help="CPU threads (PyTorch's choice: all cores)")
+    parser.add_argument(
+        "--clock", choices=tuple(CLOCKS), default="wall",
+        help="thread: of a CPU with --threads 1 the time that it had a core, for a machine that does other work, "
+        "too, which then slows it by the caches and memory that they share (wall)",
+    )  # fmt: skip
     parser.add_argument("--compile", action="store_true", help="torch.compile among PyTorch's variants")
     parser.add_argument(
         "--malloc", choices=("reuse", "system"), default="reuse",
@@ -301,6 +313,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     options.suite = options.suite or list(SUITES[options.device])
     if options.trained is not None and "sparse_network" not in options.suite:
         parser.error("--trained: its network is one of sparse_network; add that to --suite")
+    if options.clock == "thread" and (options.threads != 1 or options.device != "cpu"):
+        parser.error("--clock thread: it is one thread's; add --threads 1, and measure a CPU")
     options.dtype = options.dtype or (["float32"] if options.device == "cpu" else list(DTYPES))
     options.rounds = options.rounds or ROUNDS[options.device]
     return options

@@ -284,11 +284,12 @@ class Selection:
         inferences = {"inference": inference, "ablation": inference, "sparse_network": sparse_network}
         direction = INFERENCE if suite in inferences else NETWORK_DIRECTION
         make = inferences.get(suite, training_step)
+        more = {"pytorch_layouts": tuple(LAYOUTS)} if suite == "sparse_network" else {}
         for network in self._with_batches(networks):
             op = network.name.split()[0]
             for dtype in self.dtypes:
                 for layout in layouts:
-                    build = partial(make, network, self._place(machine, dtype, layout))
+                    build = partial(make, network, replace(self._place(machine, dtype, layout), **more))
                     yield Case(suite, network.name, op, direction, dtype, layout, network.batch, build)
 
     def _place(self, machine: Machine, dtype: str, layout: str) -> Place:

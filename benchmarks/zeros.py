@@ -1,10 +1,15 @@
 """How many zeros convolutions read, and what skipping them saves: counted, not timed. Seed 002's Fig. 2, redrawn.
 
-`python -m benchmarks.zeros --output benchmarks/results/sparse_zeros.json` (on any machine)
+On any machine, with the images of Fashion-MNIST (`make setup`):
+
+    python -m benchmarks.zeros --network vgg19 resnet50 densenet121 regnet_x_16gf --trained \\
+        --output benchmarks/results/sparse_zeros.json
 
 Layers are those of seed 002's Table 3, whose zeros lie at random places, and the convolutions of whole networks with
-random weights, whose ReLUs leave 40% to 90% zeros. Of each: the share of zeros of its map, and of the map's windows
-side by side (im2col); multiplications and additions, dense and without zeros. Zeros of the padding count as read.
+random weights, whose ReLUs leave 40% to 90% zeros; with --trained also those of the MobileNetV2 that
+training_examples/fashion_mnist.py trains, of images that it has not seen. Of each: the share of zeros of its map, and
+of the map's windows side by side (im2col); multiplications and additions, dense and without zeros. Zeros of the padding
+count as read.
 """
 
 from __future__ import annotations
@@ -26,10 +31,13 @@ from .workloads import Place
 from .workloads.counting import count_zeros
 from .workloads.sparse import SparseConvolution
 from .workloads.sparse_network import SparseNetwork, counts_of, maps
+from .workloads.trained_network import STEPS, TrainedNetwork
 
 PLACE = Place("cpu", torch.float32, "contiguous", lambda _: 1)
 LAYERS = "table 3"
 NETWORKS = {network.name: network for network in SPARSE_NETWORKS}
+IMAGES = 16
+"""That the trained network reads."""
 
 
 def of_layer(layer: SparseConvolution) -> Record:
@@ -40,15 +48,16 @@ def of_layer(layer: SparseConvolution) -> Record:
     )
 
 
-def of_network(network: SparseNetwork) -> list[Record]:
+def of_network(network: SparseNetwork | TrainedNetwork) -> list[Record]:
     """A record for each of its convolutions, in the order in which they run."""
     x, model = network.build(PLACE)
+    facts = network.facts(PLACE)
     found = []
     for name, read in maps(model, x).items():
         conv = model.get_submodule(name)
         assert isinstance(conv, nn.Conv2d)
         shape = f"c{conv.in_channels} {read.shape[2]}x{read.shape[3]} k{conv.kernel_size[0]} m{conv.out_channels}"
-        found.append({"of": network.name, "layer": name, "case": f"{name} {shape}"} | counts_of(conv, read))
+        found.append({"of": network.name, "layer": name, "case": f"{name} {shape}"} | counts_of(conv, read) | facts)
     return found
 
 
@@ -90,6 +99,14 @@ def main(arguments: list[str] | None = None) -> int:
         help=f"{', '.join(NETWORKS)}; none: layers only (vgg19)",
     )  # fmt: skip
     parser.add_argument(
+        "--trained", nargs="?", const=False, type=Path, metavar="RUN",
+        help="the network that training_examples/fashion_mnist.py trains, too: of a run of it, or without RUN trained "
+        f"here for {STEPS} steps",
+    )  # fmt: skip
+    parser.add_argument(
+        "--data", type=Path, metavar="FOLDER", help="--trained: the four files of Fashion-MNIST (as the example)"
+    )
+    parser.add_argument(
         "--output", type=Path, metavar="FILE.json", help="where to write them, and a plot beside (nowhere)"
     )
     options = parser.parse_args(arguments)
@@ -99,6 +116,14 @@ def main(arguments: list[str] | None = None) -> int:
     records = [of_layer(layer) for layer in layers]
     for name in options.network:
         records += of_network(NETWORKS[name])
+    if options.trained is not None:
+        from training_examples.common.errors import UserError
+
+        try:
+            records += of_network(TrainedNetwork(options.trained or None, options.data, IMAGES))
+        except UserError as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 1
     print_table(records, Console() if sys.stdout.isatty() else Console(width=150))
     try:
         for path in write(options.output, records) if options.output else ():

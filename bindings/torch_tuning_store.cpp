@@ -44,6 +44,9 @@ void say_broken(const std::filesystem::path& file, const std::string& why) {
   std::cerr << "fusedsc: " + file.string() + " is ignored: " + why + '\n';
 }
 
+/// What else is kept of kernels' times ends with the same hash.
+std::string sources_of(const std::string& role) { return tuning::sources_of(role); }
+
 bool is_stale(const tuning::Entry& entry) { return entry.sources != tuning::sources_of(entry.role); }
 
 /// A row for each entry: environment, role, problem, choice, microseconds, whether it is of other kernels than these.
@@ -171,6 +174,8 @@ TORCH_LIBRARY_FRAGMENT(fusedsc, m) {
   m.def("_cache_merge(str[] files) -> (int taken, int given, str why_not)", translated<merge_choices>);
   m.def("_cache_clear() -> (int count, str why_not)", translated<clear_choices>);
   m.def("_cache_forget() -> ()", translated<tuning::forget_choices>);
+
+  m.def("_sources_of(str role) -> str", translated<sources_of>);
 
   m.def("_use_tables_of(str folder) -> ()", translated<use_tables_of>);
   m.def("_tables_for(bool gpu) -> (str device, str table, str ranker)", translated<tables_for>);

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
@@ -24,6 +24,9 @@ from .counting import count_zeros
 from .csr import CsrConvolution, is_offered, with_csr
 from .sparse import CSR, CSR_CONVERSION, ONE_OUTPUT, ONES
 from .trained_network import TrainedNetwork
+
+SWAPPED, SKIPPING = "ours, swapped", "ours, swapped and optimized"
+LAYER_FACTS = ("dense_us", "own_us", "ecr_us", "pecr_us", "output", "pair_us")
 
 
 @dataclass(frozen=True)
@@ -53,8 +56,8 @@ class SparseNetwork:
 
 def sparse_network(network: SparseNetwork | TrainedNetwork, place: Place) -> Workload:
     """Ours is what ``fusedsc.sparse.optimize`` makes of the network, PyTorch's the network in each layout. Beside
-    them is the network whose convolutions of maps with zeros are products of CSR matrices. The record has every layer,
-    too."""
+    them is the network whose convolutions of maps with zeros are products of CSR matrices; of a depthwise-separable one
+    what ``fusedsc.swap`` makes of it, too, and ``fusedsc.sparse.optimize`` of that. The record has every layer."""
     x, model = network.build(place)
     optimized = fusedsc.sparse.optimize(model, x, progress=False, verbose=False)
 
@@ -70,16 +73,30 @@ def sparse_network(network: SparseNetwork | TrainedNetwork, place: Place) -> Wor
     if is_offered(place.device, place.dtype):
         by_csr = with_csr(model, [layer.layer for layer in layers if layer.ecr_us is not None])
         beside[CSR] = torch.no_grad()(lambda _: by_csr(x))
+    more: dict[str, object] = {}
+    if any(conv.groups == conv.in_channels > 1 for conv in model.modules() if isinstance(conv, nn.Conv2d)):
+        swapped = fusedsc.swap(model, verbose=False)
+        skipping = fusedsc.sparse.optimize(swapped, x, progress=False, verbose=False)
+        beside |= {SWAPPED: torch.no_grad()(lambda _: swapped(x)), SKIPPING: torch.no_grad()(lambda _: skipping(x))}
+        more["swapped_choices"] = _choices(fusedsc.sparse.report(skipping).layers)
     for variant in (*pytorch.values(), *beside.values()):
         check_same(ours(0), variant(0), 30 * TOLERANCES[place.dtype])
     known = [layer.sparsity for layer in layers if layer.sparsity is not None]
     read = maps(model, x)
-    facts = network.facts(place) | {
-        "zeros": sum(known) / len(known),
-        "choices": {name: sum(layer.choice == name for layer in layers) for name in ("dense", "ecr", "pecr")},
-        "layers": [_layer_facts(layer, model.get_submodule(layer.layer), read[layer.layer]) for layer in layers],
-    }
+    facts = (
+        network.facts(place)
+        | more
+        | {
+            "zeros": sum(known) / len(known),
+            "choices": _choices(layers),
+            "layers": [_layer_facts(layer, model.get_submodule(layer.layer), read[layer.layer]) for layer in layers],
+        }
+    )
     return Workload(ours, pytorch, None, beside=beside, facts=facts)
+
+
+def _choices(layers: Sequence[LayerChoice]) -> dict[str, int]:
+    return {name: sum(layer.choice == name for layer in layers) for name in ("dense", "own", "ecr", "pecr")}
 
 
 @torch.no_grad()
@@ -118,7 +135,7 @@ def _layer_facts(layer: LayerChoice, conv: nn.Conv2d, x: Tensor) -> dict[str, ob
     """What was counted and measured of a layer. Times are microseconds: with what is behind the convolution of
     ``optimize``'s; of the convolution alone of those in ``us``, which are measured in turns."""
     facts: dict[str, object] = {"layer": layer.layer, "choice": layer.choice, **counts_of(conv, x)}
-    facts |= {name: getattr(layer, name) for name in ("dense_us", "ecr_us", "pecr_us", "output", "pair_us")}
+    facts |= {name: getattr(layer, name) for name in LAYER_FACTS}
     if layer.ecr_us is None:
         return facts
     one = conv.weight[: conv.groups]  # of each group one output

@@ -133,3 +133,13 @@ def data(tmp_path_factory):
     folder = tmp_path_factory.mktemp("data")
     write_files(folder)
     return folder
+
+
+@pytest.fixture
+def choose(monkeypatch):
+    """choose(way, ...): fusedsc.sparse.optimize finds that to be the fastest from then on (sparse_choices.py)."""
+    import sparse_choices
+
+    from fusedsc.sparse import timing
+
+    return lambda *args, **kwargs: monkeypatch.setattr(timing, "times_of", sparse_choices.times_of(*args, **kwargs))

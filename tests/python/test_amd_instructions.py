@@ -1,6 +1,7 @@
 """What scripts/amd_instructions counts of small pieces of machine code, and the bounds that it draws from counts."""
 
 import importlib.util
+import re
 import sys
 from collections import Counter
 from importlib.machinery import SourceFileLoader
@@ -221,6 +222,25 @@ def test_rows_are_counted_by_the_period_of_registers(script):
     }
     assert count.outputs == 3 * 32 * 10 * 9
     assert count.bytes == 4 * count.outputs
+
+
+def test_lists_are_counted_by_their_values(script):
+    """Of a loop with four rows of the weight, whose loads are left out where a list ends."""
+    row = ["s_cbranch_vccz left", "global_load_dwordx4 v[0:3], v[8:9], off"]
+    rows = [line.replace("left", f"left{i}") for i in range(4) for line in (*row, "left:")]
+    loop = ["turn:", "ds_read_b64 v[4:5], v6", *rows, *["v_pk_fma_f32 v[10:11], v[0:1], v[4:5], v[10:11]"] * 8]
+    finish = ["item:", "v_fma_f32 v1, v2, v3, v4", "global_store_dword v[8:9], v1, off", "s_cbranch_vccnz item"]
+    code = code_of(script, ["s_nop 0", *loop, "s_cbranch_vccnz turn", *finish, "s_endpgm"])
+    found = re.match(r"lists<(\d+), (\d+)>", "lists<8, 4>")
+    count = script.skipping(size=5, channels=128, outputs=64, kernel=3, zeros=0.5, pool=2)(code, found)
+    turns = 32 / 4 + 3 / 8  # of a list with half of 64 values
+    lists = (3 * 5 - 2) ** 2 * 2  # windows at the edge have fewer positions; 128 channels are two
+    waves = 64 / 4 / 64
+    assert count.instructions["v_pk_fma_f32"] == pytest.approx(8 * turns * lists * waves)
+    assert count.instructions["global_load_dwordx4"] == pytest.approx(4 * turns * lists * waves)
+    assert count.instructions["v_fma_f32"] == 0
+    assert count.outputs == 64 * 2 * 2
+    assert count.bytes == 4 * (128 * 25 + 128 * 64 * 9 + count.outputs)
 
 
 def test_bounds(script):

@@ -105,6 +105,48 @@ def test_networks_have_their_layers(run):
         assert layer[f"{layer['choice']}_us"] > 0
     assert [layer["pecr_us"] is not None for layer in layers] == [False, True, False, False]
     assert sum(record["choices"].values()) == len(layers)
+    assert layers[3]["own_us"] > 0, "is pointwise"
+    assert "ours, swapped" not in record["us_beside"], "has no depthwise convolutions"
+
+
+def test_the_threads_own_time(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(measure, "SAMPLE_SECONDS", 0)
+    monkeypatch.setattr(suites, "SPARSE_LAYERS", {"sparse": (ECR,)})
+    read = []
+    monkeypatch.setattr(measure.time, "thread_time", lambda: read.append(1) or len(read) * 1e-3)
+    threads, given = torch.get_num_threads(), [*TINY, "--suite", "sparse", "--output", str(tmp_path / "run.json")]
+    try:
+        assert benchmarks.main([*given, "--threads", "1", "--clock", "thread"]) == 0
+    finally:
+        torch.set_num_threads(threads)
+    (record,) = json.loads((tmp_path / "run.json").read_text())
+    assert (record["clock"], record["threads"], record["ours_us"]) == ("thread", 1, 1000.0)
+    count = len(read)
+    assert benchmarks.main(given) == 0
+    assert len(read) == count
+    assert "clock" not in json.loads((tmp_path / "run.json").read_text())[0]
+    for wrong in ([], ["--threads", "2"]):
+        with pytest.raises(SystemExit):
+            benchmarks.main([*given, "--clock", "thread", *wrong])
+    assert "--clock thread: it is one thread's; add --threads 1" in capsys.readouterr().err
+
+
+OPPONENTS = {"eager contiguous", "eager channels_last", "compiled contiguous", "compiled channels_last"}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_opponents_are_eager_and_compiled_in_both_formats(device, dtype, monkeypatch):
+    """Of layers and of networks, in 16 bits, too."""
+    monkeypatch.setattr("benchmarks.workloads.compiled", lambda function: torch.compile(function, backend="eager"))
+    monkeypatch.setattr(suites, "SPARSE_LAYERS", {"sparse": (ECR, PECR)})
+    monkeypatch.setattr(suites, "SPARSE_NETWORKS", (SparseNetwork("tiny", (40, 90), 16),))
+    monkeypatch.setattr(torchvision.models, "get_model", lambda name: Network())
+    given = (("sparse", "sparse_network"), "*", (), (dtype,), ("channels_last",), (), True)
+    cases = suites.Selection(device, *given).cases(measure.Cpu())  # built here, but chosen as of that device
+    assert len(cases) == 3
+    for case in cases:
+        assert set(case.build().pytorch) == OPPONENTS
 
 
 @pytest.fixture(scope="module")
@@ -143,6 +185,8 @@ def test_a_network_that_is_trained(images, narrow, tmp_path):
     layers = {layer["layer"]: layer for layer in record["layers"]}
     assert layers["features.0.0"]["zeros"] < 0.3, "reads the image"
     assert 0.3 < layers["features.2.conv.2"]["zeros"] < 1, "reads what ReLU6 leaves"
+    assert {"ours, swapped", "ours, swapped and optimized"} < record["us_beside"].keys()
+    assert sum(record["swapped_choices"].values()) == len(layers)
 
 
 def test_a_network_of_a_run(images, narrow, tmp_path):
@@ -378,6 +422,19 @@ def test_zeros_are_counted_and_drawn(monkeypatch, tmp_path, capsys):
     assert records[0]["dense_multiplications"] == 7 * 7 * 20 * 5 * 5 * 50
     assert output.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
     assert "LeNet-conv2" in capsys.readouterr().out
+
+
+@pytest.mark.cpu_only("the example is trained on the CPU")
+def test_zeros_of_a_trained_network_are_counted(images, narrow, tmp_path, capsys):
+    output = tmp_path / "zeros.json"
+    given = ["--layer", "LeNet*", "--network", "--output", str(output), "--trained"]
+    assert zeros.main([*given, "--data", str(images)]) == 0
+    layers = {record["layer"]: record for record in json.loads(output.read_text()) if record["of"] != "table 3"}
+    assert layers["features.0.0"]["zeros"] < 0.3, "reads the images"
+    assert 0.3 < layers["features.2.conv.2"]["zeros"] < 1, "reads what ReLU6 leaves"
+    assert {record["trained_steps"] for record in layers.values()} == {1}
+    assert zeros.main([*given, str(tmp_path / "no"), "--data", str(images)]) == 1
+    assert "error: --trained:" in capsys.readouterr().err
 
 
 def test_kept_counts_are_those_of_today():

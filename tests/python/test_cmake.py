@@ -113,26 +113,84 @@ def test_no_hip_compiler(tmp_path):
     assert said.startswith("there is no HIP compiler on the PATH or in /opt/rocm: install ROCm (on Debian: apt-get")
 
 
+def hashed(ops, families, header):
+    """Of each family its hash and its sources, by the script."""
+    values = {"OPS": ops, "FAMILIES": families, "VERSION": "1", "HEADER": header}
+    command = [shutil.which("cmake"), *(f"-D{name}={value}" for name, value in values.items())]
+    subprocess.run([*command, "-P", MODULES / "hash_sources.cmake"], timeout=60, check=True)
+    text = header.read_text()
+    listed = dict(re.findall(r"^// (\w+):\n((?://   .*\n)*)", text, re.MULTILINE))
+    hashes = re.findall(r'{"(\w+)", "(\w{16})"}', text)
+    return {family: (hash_, re.findall(r"//   (.*)\n", listed[family])) for family, hash_ in hashes}
+
+
 @pytest.mark.skipif(shutil.which("cmake") is None, reason="there is no cmake on the PATH")
 def test_hashes_of_sources(tmp_path):
-    """A family's is another one when a source of its name changes, or one of a family that it is made of."""
-    sources = [tmp_path / "ops" / name for name in ("forward/one.cpp", "backward/one_launch.hip", "other_kernel.h")]
+    """A family's is another one when a source of its name or in its folder changes, one of a family that it is made of,
+    or kernels' code that one of these includes."""
+    ops = tmp_path / "ops"
+    includes = {
+        "forward/one.cpp": "",
+        "backward/one_launch.hip": "",
+        "forward/one/cpu/gemm-inl.h": '#include "fusedsc/common/cpu/tile-inl.h"\n#include "fusedsc/common/problem.h"\n',
+        "forward/other/other_kernel.h": '#include "fusedsc/common/gpu/vector.h"\n',
+        "forward/third/third.h": '#include "fusedsc/forward/other/other_kernel.h"\n',
+        "common/cpu/tile-inl.h": '#include "fusedsc/common/cpu/simd-inl.h"\n',
+        "common/cpu/simd-inl.h": '#include "fusedsc/common/cpu/tile-inl.h"\n',
+        "common/gpu/vector.h": "",
+        "common/cpu/streams.h": "",
+        "common/problem.h": "",
+        "fused/done.cpp": '#include "fusedsc/forward/one/cpu/gemm-inl.h"\n',
+    }
+    expected = {
+        "forward/one.cpp": {"one"},
+        "backward/one_launch.hip": {"one"},
+        "forward/one/cpu/gemm-inl.h": {"one"},
+        "forward/other/other_kernel.h": {"one", "other", "third"},
+        "forward/third/third.h": {"third"},
+        "common/cpu/tile-inl.h": {"one"},
+        "common/cpu/simd-inl.h": {"one"},
+        "common/gpu/vector.h": {"one", "other", "third"},
+        "common/cpu/streams.h": set(),
+        "common/problem.h": set(),
+        "fused/done.cpp": set(),
+    }
 
     def hashes():
-        header = tmp_path / "kernel_sources.h"
-        values = {"OPS": tmp_path / "ops", "FAMILIES": "one+other,other", "VERSION": "1", "HEADER": header}
-        command = [shutil.which("cmake"), *(f"-D{name}={value}" for name, value in values.items())]
-        subprocess.run([*command, "-P", MODULES / "hash_sources.cmake"], timeout=60, check=True)
-        return dict(re.findall(r'{"(\w+)", "(\w{16})"}', header.read_text()))
+        return {family: one[0] for family, one in hashed(ops, "one+other,other,third", tmp_path / "made.h").items()}
 
-    for source in sources:
-        source.parent.mkdir(parents=True, exist_ok=True)
-        source.write_text("first")
+    for source, content in includes.items():
+        (ops / source).parent.mkdir(parents=True, exist_ok=True)
+        (ops / source).write_text(content)
     before = hashes()
-    assert set(before) == {"one", "other"}
+    assert set(before) == {"one", "other", "third"}
     assert hashes() == before
-    for source, changed in zip(sources, ({"one"}, {"one"}, {"one", "other"}), strict=True):
-        source.write_text("second")
+    for source, content in includes.items():
+        (ops / source).write_text(content + "// changed\n")
         after = hashes()
-        assert {family for family in after if after[family] != before[family]} == changed
+        assert {family for family in after if after[family] != before[family]} == expected[source], source
         before = after
+
+
+@pytest.mark.skipif(shutil.which("cmake") is None, reason="there is no cmake on the PATH")
+def test_every_kernels_source_is_hashed(tmp_path):
+    """Else choices that were measured outlive changes of it."""
+    ops = MODULES.parent / "ops"
+    (families,) = re.findall(r"^set\(families (.*)\)$", (ops / "CMakeLists.txt").read_text(), re.MULTILINE)
+    found = hashed(ops, families.replace(" ", ","), tmp_path / "kernel_sources.h")
+    all_sources = {source for _, sources in found.values() for source in sources}
+    kernels = {
+        str(path.relative_to(ops))
+        for folder in ("forward", "backward")
+        for path in (ops / folder).rglob("*")
+        if path.suffix in (".h", ".cpp", ".hip")
+    }
+    assert kernels <= all_sources
+    operators = {folder.name for folder in (ops / "forward").iterdir() if folder.is_dir()}
+    for operator in operators:
+        (family,) = (name for name in found if operator.startswith(name))
+        own = {source for source in kernels if f"/{operator}/" in source}
+        assert own
+        assert own <= set(found[family][1])
+    assert "forward/pointwise/cpu/gemm-inl.h" in found["sliding"][1]
+    assert "common/cpu/tile-inl.h" in found["pointwise"][1]

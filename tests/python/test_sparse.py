@@ -119,19 +119,33 @@ def test_maps_of_nothing_but_zeros(dtype, layout):
     assert torch.equal(z, torch.zeros_like(z))
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
 @pytest.mark.parametrize("groups", [1, 2])
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
-def test_what_is_not_finite_reaches_what_it_reaches_in_a_dense_convolution(value, groups):
-    x, weight, bias = tensors(zeros=0.9, outputs=130, groups=groups)
+def test_what_is_not_finite_reaches_what_it_reaches_in_a_dense_convolution(value, groups, layout, dtype):
+    x, weight, bias = tensors(dtype, zeros=0.9, outputs=130, groups=groups, layout=layout)
     x[0, 3, 4, 4] = value
     x[1, 19, 0, 7] = value
     y = functional.ecr_conv2d(x, weight, bias, padding=1, groups=groups)
     wide = [t.double().cpu() for t in (x, weight, bias)]  # where a library may not take another way
     expected = F.conv2d(*wide, padding=1, groups=groups).to(x.device)
-    torch.testing.assert_close(y.double(), expected, rtol=1e-5, atol=1e-5, equal_nan=True)
+    step = {torch.float16: 2e-3, torch.bfloat16: 2e-2}.get(dtype, 1e-5)
+    torch.testing.assert_close(y.double(), expected, rtol=step, atol=step, equal_nan=True)
     y = functional.pecr_conv2d(x, weight, bias, padding=1, groups=groups)
     expected = F.max_pool2d(F.relu(expected), 2, 2)
-    torch.testing.assert_close(y.double(), expected, rtol=1e-5, atol=1e-5, equal_nan=True)
+    torch.testing.assert_close(y.double(), expected, rtol=step, atol=step, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_negative_zeros_are_zeros(dtype):
+    """They are skipped: what they would be multiplied with counts for nothing."""
+    x, weight, bias = tensors(dtype, zeros=1.0)
+    weight[3] = float("inf")
+    for function in (functional.ecr_conv2d, functional.pecr_conv2d):
+        expected = function(torch.zeros_like(x), weight, bias)
+        assert expected.isfinite().all()
+        assert torch.equal(function(torch.full_like(x, -0.0), weight, bias), expected)
 
 
 def test_a_weight_that_is_not_finite_makes_no_nan_of_a_zero():

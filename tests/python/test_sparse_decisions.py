@@ -11,7 +11,10 @@ from torch import nn
 
 import fusedsc
 from fusedsc.cli import main
-from fusedsc.sparse import decisions, optimizing
+from fusedsc.matching.graph import trace
+from fusedsc.sparse import decisions, timing
+from fusedsc.sparse.decisions import sources_of
+from fusedsc.sparse.patterns import find_layers
 
 
 @pytest.fixture
@@ -22,10 +25,10 @@ def measured(store, monkeypatch):
     def times_of(ways, present, device_type):
         if "ecr" in ways:
             shapes.append(tuple(ways["dense"]().shape))
-        order = sorted(ways, key=("ecr", "sparse", "pecr", "dense", "compressed").index)
+        order = sorted(ways, key=("ecr", "sparse", "pecr", "dense", "own", "compressed").index)
         return [{name: 10.0 * (1 + order.index(name)) for name in ways}] * 3
 
-    monkeypatch.setattr(optimizing, "times_of", times_of)
+    monkeypatch.setattr(timing, "times_of", times_of)
     return shapes
 
 
@@ -72,6 +75,21 @@ def test_what_is_another_problem(measured):
         count = len(measured)
     optimize(image(0.501))
     assert len(measured) == count, "a share of zeros that differs by less than 0.02 is the same"
+
+
+@pytest.mark.parametrize("role", ["sparse_conv2d.forward", "pointwise_conv2d.forward"])
+def test_other_kernels_are_another_problem(measured, monkeypatch, role):
+    """What was measured of a kernel does not outlive it. Of the 3x3 layer there is the sparse one only."""
+    both = [decisions.key_of(layer, image(), ways, 0.5) for layer, ways in layers_and_ways()]
+    monkeypatch.setattr(decisions, "sources_of", lambda one: "another" if one == role else sources_of(one))
+    changed = [decisions.key_of(layer, image(), ways, 0.5) for layer, ways in layers_and_ways()]
+    assert [a == b for a, b in zip(both, changed, strict=True)] == [role.startswith("pointwise"), False]
+    assert len(sources_of(role)) == 16
+
+
+def layers_and_ways():
+    layers = find_layers(trace(network()))
+    return list(zip(layers, (["ecr"], ["own", "ecr"]), strict=True))
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"key": 1}', '"text"', "\0\0"])

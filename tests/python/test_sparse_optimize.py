@@ -11,29 +11,7 @@ from devices import device
 from torch import nn
 
 import fusedsc
-from fusedsc.sparse import SparseConv2d, optimizing, timing
-
-FASTEST = {"pecr": ("pecr", "ecr", "dense"), "ecr": ("ecr", "pecr", "dense"), "dense": ("dense", "ecr", "pecr")}
-OUTPUTS = ("dense", "compressed")
-
-
-@pytest.fixture
-def choose(monkeypatch):
-    """As if one way were always the fastest, where there is such a way: what is chosen must not depend on the machine.
-    `whole`: what is found of the whole network, of the ways "dense" and "sparse"; `output`: of maps between layers."""
-
-    def to(way, whole="sparse", output="dense"):
-        def times_of(ways, present, device):
-            for run in ways.values():
-                run()
-            if set(ways) == set(OUTPUTS):
-                return [{name: 20.0 if name == output else 30.0 for name in ways}] * 3
-            order = (whole, "dense", "sparse") if "sparse" in ways else FASTEST[way]
-            return [{name: 10.0 * (1 + order.index(name)) for name in ways}] * 3
-
-        monkeypatch.setattr(optimizing, "times_of", times_of)
-
-    return to
+from fusedsc.sparse import SparseConv2d, timing
 
 
 class Net(nn.Module):
@@ -426,7 +404,6 @@ def test_inference_only(choose):
         (lambda: training_in("features.1"), image, r"model: features\.1 is in training mode"),
         (lambda: network().to("meta"), image, r"model: stem\.weight is on meta, but .* CPUs and GPUs"),
         (lambda: nn.Sequential(SparseConv2d(torch.ones(1, 3, 1, 1))).eval(), image, r"optimized already; .*restore"),
-        (lambda: fusedsc.swap(torchvision.models.mobilenet_v2(), verbose=False).eval(), image, r"fusedsc\.unswap"),
         (network, lambda: "x", "sample: give a tensor"),
         (network, lambda: (), "sample: give a tensor"),
         (network, lambda: [torch.ones(1), 3], "sample: give a tensor"),
@@ -457,11 +434,13 @@ def test_the_table(choose, capsys):
     said = capsys.readouterr().err
     assert str(fusedsc.sparse.report(optimized)) in said
     lines = str(fusedsc.sparse.report(optimized)).splitlines()
-    heading = "layer zeros choice dense us ECR us PECR us gain output with next us"
+    heading = "layer zeros choice dense us own us ECR us PECR us gain output with next us block us"
     assert lines[0].split() == heading.split()
     row = next(line for line in lines if line.startswith("features.0")).split()
     assert row[2:] == ["pecr", "30", "20", "10", "3.00", "dense", "20", "/", "30"]
-    assert "(it is depthwise)" in next(line for line in lines if line.startswith("depthwise"))
+    depthwise = next(line for line in lines if line.startswith("depthwise")).split()
+    assert depthwise[2:] == ["dense", "30", "40", "1.00"]
+    assert "(it is called more than once)" in next(line for line in lines if line.startswith("twice"))
     assert lines[-1] == ("6 of 8 convolutions skip zeros: the network takes 20 us before, 10 now. For inference only.")
 
 

@@ -8,6 +8,7 @@ import os
 import platform
 import tempfile
 import warnings
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
@@ -15,9 +16,11 @@ import torch
 from torch import Tensor
 
 from .._version import __version__
+from ..matching.fused import FusedModule
+from ..matching.layers import conv_kind
 from .patterns import Layer
 
-__all__ = ["Decision", "clear", "find", "folder", "keep", "key_of"]
+__all__ = ["Decision", "clear", "find", "folder", "keep", "key_of", "sources_of"]
 
 ZEROS_APART = 0.02
 """Shares of zeros that differ by less are the same problem."""
@@ -29,6 +32,7 @@ class Decision:
 
     choice: str
     dense_us: float
+    own_us: float | None = None
     ecr_us: float | None = None
     pecr_us: float | None = None
 
@@ -38,20 +42,35 @@ def folder() -> Path:
     return Path(torch.ops.fusedsc._cache_path()).parent / "sparse"
 
 
-def key_of(layer: Layer, x: Tensor, sparsity: float) -> str:
-    """Everything that the times depend on: another machine, version or setting of PyTorch is another key."""
+def key_of(layer: Layer, x: Tensor, ways: Sequence[str], sparsity: float) -> str:
+    """Everything that the times depend on: another machine, version or setting of PyTorch is another key, and so are
+    other sources of our kernels."""
     conv, pooling = layer.conv, layer.pooling
     key = {
         "device": _device(x.device),
         "versions": [__version__, torch.__version__],
+        "sources": [sources_of(role) for role in _roles(layer, ways)],
         "settings": _settings(x.device),
         "x": [list(x.shape), list(x.stride()), str(x.dtype)],
-        "zeros": round(sparsity / ZEROS_APART),
+        "ways": [type(conv).__name__, *ways],
+        "zeros": round(sparsity / ZEROS_APART) if "ecr" in ways else None,
         "weight": [list(conv.weight.shape), list(conv.weight.stride()), str(conv.weight.dtype), conv.bias is not None],
         "window": [conv.stride, conv.padding, conv.dilation, conv.groups, conv.padding_mode],
         "behind": [type(layer.norm).__name__, layer.activation, str(pooling)],
     }
     return json.dumps(key, sort_keys=True)
+
+
+def sources_of(role: str) -> str:
+    """A hash of the sources of the operator's kernels in this build: the tuner's choices end with it, too."""
+    return torch.ops.fusedsc._sources_of(role)
+
+
+def _roles(layer: Layer, ways: Sequence[str]) -> list[str]:
+    """Those of our operators that are among the ways."""
+    has_own = "own" in ways or isinstance(layer.conv, FusedModule)
+    own = [f"{conv_kind(layer.conv)}_conv2d.forward"] if has_own else []
+    return [*own, "sparse_conv2d.forward"] if "ecr" in ways else own
 
 
 def find(key: str) -> Decision | None:
@@ -63,8 +82,8 @@ def find(key: str) -> Decision | None:
         if content["key"] != key:
             return None
         decision = Decision(**{field.name: content[field.name] for field in fields(Decision)})
-        times = {"dense": decision.dense_us, "ecr": decision.ecr_us, "pecr": decision.pecr_us}
-        return decision if isinstance(times[decision.choice], float) else None
+        time = getattr(decision, f"{decision.choice}_us", None)
+        return decision if isinstance(time, float) else None
     except (OSError, ValueError, TypeError, KeyError):
         return None
 

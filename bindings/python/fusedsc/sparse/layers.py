@@ -1,4 +1,4 @@
-"""A convolution that skips zeros, as a layer of an optimized network."""
+"""What takes the place of a convolution and of what is behind it in an optimized network."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from .. import functional
-from ..arguments import Padding
+from ..arguments import Padding, chain_geometry
 from ..compressed_map import CompressedMap
 from .weights import pack_weight
 
-__all__ = ["SparseConv2d"]
+__all__ = ["DenseConv2d", "SparseConv2d"]
 
 
 class SparseConv2d(nn.Module):
@@ -59,11 +59,7 @@ class SparseConv2d(nn.Module):
             RuntimeError: it is in training mode.
             ValueError: as the operator; x requires a gradient, and grad mode is on.
         """
-        if self.training:
-            raise RuntimeError(
-                "fusedsc.sparse: an optimized network is for inference, and is in training mode; call .eval(), or "
-                "train the one that fusedsc.sparse.restore gives back"
-            )
+        _check_inference(self)
         tensors, geometry = (x, self.weight, self.bias), (self.stride, self.padding)
         last = self.packed, self.compressed_output
         if self.pooling is None:
@@ -90,3 +86,78 @@ class SparseConv2d(nn.Module):
             with torch.no_grad():
                 self.packed = pack_weight(self.weight, self.groups)
         return self
+
+
+class DenseConv2d(nn.Module):
+    """A depthwise or pointwise convolution with its activation in the kernel's epilogue, zeros and all: for inference.
+
+    What :func:`fusedsc.functional.depthwise_conv2d` and ``pointwise_conv2d`` compute, with less to do before each call.
+    Weight and bias are buffers: there is nothing to train.
+
+    Args:
+        weight: [M, C, 1, 1], or with groups [C * m, 1, Kh, Kw].
+        bias: [M], or None.
+        stride, padding, dilation, groups: as ``nn.Conv2d`` has them; groups is 1, or C.
+        activation: as in :func:`fusedsc.functional.pointwise_conv2d`.
+
+    Shape:
+        [N, C, H, W] to [N, M, OH, OW].
+    """
+
+    def __init__(
+        self,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        stride: tuple[int, int] = (1, 1),
+        padding: tuple[int, ...] = (0, 0),
+        dilation: tuple[int, int] = (1, 1),
+        groups: int = 1,
+        activation: str = "identity",
+    ) -> None:
+        super().__init__()
+        self.register_buffer("weight", weight.detach())
+        self.register_buffer("bias", None if bias is None else bias.detach())
+        self.activation = activation
+        stage = functional.ConvStage(weight, stride=stride, padding=padding, dilation=dilation, groups=groups)
+        self.geometry = tuple(chain_geometry(None, [stage]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """
+        Raises:
+            RuntimeError: it is in training mode.
+            ValueError: as the operator.
+        """
+        _check_inference(self)
+        strides, paddings, dilations, groups = self.geometry
+        return functional.operators_in_use().conv_chain(
+            x,
+            [self.weight],
+            [self.bias],
+            [False],
+            [None] * 5,
+            training=False,
+            momenta=[0.0],
+            eps=[0.0],
+            activations=[self.activation],
+            strides=strides,
+            paddings=paddings,
+            dilations=dilations,
+            groups=groups,
+        )
+
+    def extra_repr(self) -> str:
+        strides, paddings, dilations, groups = self.geometry
+        parts = [f"{list(self.weight.shape)}", f"stride={strides}", f"padding={paddings}"]
+        if dilations != [1, 1]:
+            parts.append(f"dilation={dilations}")
+        if groups != [1]:
+            parts.append(f"groups={groups[0]}")
+        return ", ".join([*parts, f"activation={self.activation}"])
+
+
+def _check_inference(layer: nn.Module) -> None:
+    if layer.training:
+        raise RuntimeError(
+            "fusedsc.sparse: an optimized network is for inference, and is in training mode; call .eval(), or "
+            "train the one that fusedsc.sparse.restore gives back"
+        )

@@ -10,9 +10,10 @@ from torch import Tensor, fx, nn
 
 from ..arguments import pair
 from ..matching.chains import activation_at
+from ..matching.fused import FusedModule
 from ..matching.graph import LayerGraph
-from ..matching.layers import conv_padding, is_norm, norm_activation, why_not_plain
-from .layers import SparseConv2d
+from ..matching.layers import conv_kind, conv_padding, is_norm, norm_activation, why_not_plain
+from .layers import DenseConv2d, SparseConv2d
 
 __all__ = ["Layer", "can_hand_on", "find_layers", "folded"]
 
@@ -32,10 +33,17 @@ class Layer:
     norm: nn.Module | None = None
     activation: str = "identity"
     unpooled: list[fx.Node] = field(default_factory=list)
-    """The nodes that ``ecr_conv2d`` takes the place of; the others are pooling."""
+    """The nodes that ``ecr_conv2d``, or our dense convolution, takes the place of; the others are pooling."""
     pooling: Pooling | None = None
     why_not: str | None = None
-    """Why it stays dense, whatever it takes."""
+    """Why it stays as it is, whatever it takes."""
+    why_not_sparse: str | None = None
+    """Why nothing that skips zeros is tried."""
+
+    @property
+    def has_own(self) -> bool:
+        """Whether we have a dense convolution of that kind, too."""
+        return conv_kind(self.conv) in ("depthwise", "pointwise")
 
     @property
     def name(self) -> str:
@@ -50,11 +58,13 @@ class Layer:
         """What is left to be done behind ``ecr_conv2d``."""
         return _call(layers, self.nodes[len(self.unpooled) :], x)
 
-    def sparse(self, pools: bool) -> SparseConv2d:
-        """The layer as it skips zeros."""
+    def made(self, way: str) -> SparseConv2d | DenseConv2d:
+        """The layer as "own", "ecr" or "pecr" computes it."""
         conv = self.conv
-        geometry = conv.stride, conv_padding(conv), conv.dilation, conv.groups
-        return SparseConv2d(*folded(conv, self.norm), *geometry, self.activation, self.pooling if pools else None)
+        given = *folded(conv, self.norm), conv.stride, conv_padding(conv), conv.dilation, conv.groups, self.activation
+        if way == "own":
+            return DenseConv2d(*given).eval()
+        return SparseConv2d(*given, self.pooling if way == "pecr" else None).eval()
 
 
 def _call(layers: LayerGraph, nodes: list[fx.Node], x: Tensor) -> Tensor:
@@ -103,6 +113,7 @@ def can_hand_on(first: nn.Conv2d, second: nn.Conv2d) -> bool:
 def _follow(layers: LayerGraph, start: fx.Node, calls: int) -> Layer:
     layer = Layer(layers.layer(start), [start])
     layer.why_not = _why_not(layer.conv) or ("it is called more than once" if calls > 1 else None)
+    layer.why_not_sparse = "it is depthwise" if conv_kind(layer.conv) == "depthwise" else None
 
     following = _following(layers, start)
     if following is not None and _folds(layers.layer(following), layer.conv):
@@ -136,14 +147,13 @@ def _following(layers: LayerGraph, node: fx.Node) -> fx.Node | None:
 
 
 def _why_not(conv: nn.Conv2d) -> str | None:
-    if type(conv) is not nn.Conv2d:
-        return f"it is a {type(conv).__name__}"
+    kind = conv.fusedsc_original if isinstance(conv, FusedModule) else type(conv)
+    if kind is not nn.Conv2d:
+        return f"it is a {kind.__name__}"
     if why_not_plain(conv) is not None:
         return why_not_plain(conv)
     if conv.padding_mode != "zeros":
         return f"it pads with {conv.padding_mode}"
-    if conv.groups == conv.in_channels > 1:
-        return "it is depthwise"
     return None
 
 

@@ -17,22 +17,26 @@ class LayerChoice:
     sparsity: float | None
     """The share of zeros in what it reads; None where the sample did not reach it."""
     choice: str
-    """"dense": as it was; "ecr"; "pecr": with the pooling behind it."""
+    """"dense": as it was; "own": fusedsc's dense convolution; "ecr"; "pecr": with the pooling behind it."""
     dense_us: float | None = None
+    own_us: float | None = None
     ecr_us: float | None = None
     pecr_us: float | None = None
     reason: str = ""
-    """Why it was not measured."""
+    """Why it was not measured, or nothing that skips zeros was."""
     output: str = "dense"
     """"compressed": the next layer reads what it gives without its zeros."""
     pair_us: tuple[float, float] | None = None
     """It and the next layer, with a dense and with a compressed map between them. None: there is no layer that skips
     zeros, too, and is all that reads its result."""
+    block_us: tuple[float, float] | None = None
+    """The fused block that it is in, as ``fusedsc.swap`` made it, and with the choices of its layers. None: it is in
+    none, or all layers of the block stay."""
 
     @property
     def us(self) -> float | None:
         """Of what is taken."""
-        return {"dense": self.dense_us, "ecr": self.ecr_us, "pecr": self.pecr_us}[self.choice]
+        return getattr(self, f"{self.choice}_us")
 
     @property
     def gain(self) -> float | None:
@@ -53,33 +57,38 @@ class SparseReport:
     """Whether layers gained by themselves, but the whole network did not: then all of them are dense."""
 
     def __str__(self) -> str:
-        heading = ("layer", "zeros", "choice", "dense us", "ECR us", "PECR us", "gain", "output", "with next us")
+        names = "layer|zeros|choice|dense us|own us|ECR us|PECR us|gain|output|with next us|block us"
+        heading = tuple(names.split("|"))
         rows = [
             (
                 row.layer,
                 "" if row.sparsity is None else f"{row.sparsity:.2f}",
                 row.choice,
                 _number(row.dense_us) or f"({row.reason})",
+                _number(row.own_us),
                 _number(row.ecr_us),
                 _number(row.pecr_us),
                 "" if row.gain is None else f"{row.gain:.2f}",
                 "" if row.pair_us is None else row.output,
-                "" if row.pair_us is None else "{} / {}".format(*map(_number, row.pair_us)),
+                _two(row.pair_us),
+                _two(row.block_us),
             )
             for row in self.layers
         ]
         widths = [max(map(len, column)) for column in zip(heading, *rows, strict=True)]
         lines = [
             "  ".join(
-                cell.ljust(width) if i in (0, 2, 7) else cell.rjust(width)
+                cell.ljust(width) if i in (0, 2, 8) else cell.rjust(width)
                 for i, (cell, width) in enumerate(zip(cells, widths, strict=True))
             ).rstrip()
             for cells in (heading, *rows)
         ]
-        count = sum(row.choice != "dense" for row in self.layers)
+        own = sum(row.choice == "own" for row in self.layers)
+        skipping = sum(row.choice != "dense" for row in self.layers) - own
+        also = f", {own} are fusedsc's own dense ones" if own else ""
         lines.append(
-            f"{count} of {len(self.layers)} convolutions skip zeros: the network takes {self.before_us:.0f} us before, "
-            f"{self.after_us:.0f} now. For inference only."
+            f"{skipping} of {len(self.layers)} convolutions skip zeros{also}: the network takes "
+            f"{self.before_us:.0f} us before, {self.after_us:.0f} now. For inference only."
         )
         if self.taken_back:
             lines.append("the network as a whole did not gain: all layers are dense again")
@@ -88,3 +97,7 @@ class SparseReport:
 
 def _number(microseconds: float | None) -> str:
     return "" if microseconds is None else f"{microseconds:.4g}"
+
+
+def _two(microseconds: tuple[float, float] | None) -> str:
+    return "" if microseconds is None else "{} / {}".format(*map(_number, microseconds))

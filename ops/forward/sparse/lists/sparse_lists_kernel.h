@@ -37,30 +37,42 @@ template <class A, int kOutputs>
 struct SparseMemory {
   static constexpr int kSlotStride = kOutputs + 16 / static_cast<int>(sizeof(A));  ///< whole vectors, other banks
 
-  SparseEntry<A>* entries;  ///< of each list list_size()
-  A* sums;                  ///< of each slice and slot kSlotStride
-  int* counts;              ///< Ptr: how many entries of its list are given; -1 for none
-  int* run_counts;          ///< of each list and run
-  int* thread_counts;       ///< of each thread, while y is compressed
+  SparseEntry<A>* entries;   ///< of each list list_size()
+  A* sums;                   ///< of each slice and slot kSlotStride
+  int* counts;               ///< Ptr: how many entries of its list are given; -1 for none
+  int* thread_counts;        ///< of each thread, while y is compressed
+  std::uint8_t* run_counts;  ///< of each list and run
 
   FUSEDSC_HOST_DEVICE static std::int64_t bytes(const SparseListsParameters& p) {
     const std::int64_t lists = p.lists();
     return lists * p.list_size() * static_cast<std::int64_t>(sizeof(SparseEntry<A>)) +
            std::int64_t{p.slices} * p.slots() * kSlotStride * static_cast<std::int64_t>(sizeof(A)) +
-           (lists * (p.runs + 1) + (p.compresses_y ? p.threads : 0)) * static_cast<std::int64_t>(sizeof(int));
+           (lists + (p.compresses_y ? p.threads : 0)) * static_cast<std::int64_t>(sizeof(int)) + lists * p.run_stride();
   }
   FUSEDSC_DEVICE SparseMemory(const SparseListsParameters& p, void* memory)
       : entries(static_cast<SparseEntry<A>*>(memory)),
         sums(reinterpret_cast<A*>(entries + p.lists() * p.list_size())),
         counts(reinterpret_cast<int*>(sums + p.slices * p.slots() * kSlotStride)),
-        run_counts(counts + p.lists()),
-        thread_counts(run_counts + p.lists() * p.runs) {}
+        thread_counts(counts + p.lists()),
+        run_counts(reinterpret_cast<std::uint8_t*>(thread_counts + (p.compresses_y ? p.threads : 0))) {}
+
+  /// The counts of the first `count` of a list's runs, added up: four of them by a multiplication.
+  FUSEDSC_DEVICE static int counted(const std::uint8_t* of_list, std::uint32_t count) {
+    const auto* words = reinterpret_cast<const std::uint32_t*>(of_list);
+    const auto sum = [](std::uint32_t word) { return static_cast<int>(word * 0x01010101U >> 24); };
+    const std::uint32_t whole = count / 4;
+    int all = sum(words[whole] & ((1U << (8 * (count % 4))) - 1));
+#pragma unroll 1
+    for (std::uint32_t i = 0; i < whole; ++i) all += sum(words[i]);
+    return all;
+  }
 };
 
 /// `kLanes` threads have kVector neighbouring outputs each of a slot: no thread needs another's registers, so waves of
 /// any size run this. kAtOnce rows of the weight are on their way to each. kCompressed: x or y, or both, are compressed
-/// maps; others need fewer registers.
-template <class T, int kLanes, int kVector, bool kCompressed = false, class Product = SparseProduct, int kAtOnce = 4>
+/// maps; others need fewer registers, and of float64 more rows at once would spill.
+template <class T, int kLanes, int kVector, bool kCompressed = false, class Product = SparseProduct,
+          int kAtOnce = sizeof(Accumulator<T>) == 8 && kCompressed ? 2 : 4>
 struct SparseLists {
   using A = Accumulator<T>;
   using Memory = SparseMemory<A, kLanes * kVector>;
@@ -174,12 +186,11 @@ struct SparseLists {
         }
 #pragma unroll
         for (int i = 0; i < kSparseRun; ++i) count += values[i] != A(0) ? 1 : 0;
-        memory.run_counts[list * p.runs + run] = count;
+        memory.run_counts[list * p.run_stride() + run] = static_cast<std::uint8_t>(count);
       }
       block_barrier();
       if (!is_mine) continue;
-      int place = 0;
-      for (int before = 0; before < run; ++before) place += memory.run_counts[list * p.runs + before];
+      const int place = Memory::counted(memory.run_counts + list * p.run_stride(), static_cast<std::uint32_t>(run));
       if (run == p.runs - 1) memory.counts[list] = place + count > 0 ? place + count : -1;
       SparseEntry<A>* to = memory.entries + list * p.list_size() + place;
 #pragma unroll
@@ -236,8 +247,8 @@ struct SparseLists {
                                           A (&sums)[kVector]) {
 #pragma unroll 1
     for (int first = 0; first < count; first += kAtOnce) {
-      Vector<A, kVector> rows[kAtOnce] = {};
-      A values[kAtOnce] = {};
+      Vector<A, kVector> rows[kAtOnce];  // not cleared: that would be more instructions than there are products
+      A values[kAtOnce];
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
         if (first + i >= count) continue;

@@ -13,19 +13,19 @@ constexpr const char *kName = "sparse_conv2d", *kPackName = "pack_sparse_weight"
 
 template <class T, int kLanes, int kVector, bool kCompressed>
 FUSEDSC_KERNEL(kSparseThreads, 2)
-lists_kernel(SparseListsParameters parameters) {
+sparse_lists_kernel(SparseListsParameters parameters) {
   SparseLists<T, kLanes, kVector, kCompressed>::run(parameters);
 }
 
 template <class T>
 FUSEDSC_KERNEL(kSparseElementThreads, 1)
-finish_kernel(SparseFinishParameters parameters) {
+sparse_finish_kernel(SparseFinishParameters parameters) {
   SparseFinish<T>::run(parameters);
 }
 
 template <class T>
 FUSEDSC_KERNEL(kSparseElementThreads, 1)
-pack_kernel(PackSparseParameters parameters) {
+sparse_pack_kernel(PackSparseParameters parameters) {
   pack_sparse<T>(parameters);
 }
 
@@ -45,17 +45,17 @@ struct Instances {
 template <class T, bool kCompressed>
 constexpr ListsKernels lists_kernels() {
   if constexpr (sizeof(T) == 8) {
-    return {{lists_kernel<T, 16, 2, kCompressed>, nullptr, nullptr}, lists_kernel<T, 32, 1, kCompressed>};
+    return {{sparse_lists_kernel<T, 16, 2, kCompressed>, nullptr, nullptr}, sparse_lists_kernel<T, 32, 1, kCompressed>};
   } else {
-    return {
-        {lists_kernel<T, 8, 4, kCompressed>, lists_kernel<T, 16, 4, kCompressed>, lists_kernel<T, 32, 4, kCompressed>},
-        lists_kernel<T, 32, 1, kCompressed>};
+    return {{sparse_lists_kernel<T, 8, 4, kCompressed>, sparse_lists_kernel<T, 16, 4, kCompressed>,
+             sparse_lists_kernel<T, 32, 4, kCompressed>},
+            sparse_lists_kernel<T, 32, 1, kCompressed>};
   }
 }
 
 template <class T>
 constexpr Instances instances() {
-  return {lists_kernels<T, false>(), lists_kernels<T, true>(), finish_kernel<T>, pack_kernel<T>};
+  return {lists_kernels<T, false>(), lists_kernels<T, true>(), sparse_finish_kernel<T>, sparse_pack_kernel<T>};
 }
 
 const Instances& instances_of(DataType dtype) {

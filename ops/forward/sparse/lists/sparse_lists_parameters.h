@@ -61,6 +61,7 @@ struct SparseListsParameters {
   FUSEDSC_HOST_DEVICE int positions() const { return rows.positions * columns.positions; }
   FUSEDSC_HOST_DEVICE int lists() const { return slices * positions(); }
   FUSEDSC_HOST_DEVICE int list_size() const { return runs * kSparseRun; }
+  FUSEDSC_HOST_DEVICE int run_stride() const { return (runs + 3) / 4 * 4; }  ///< bytes of a list's counts
   FUSEDSC_HOST_DEVICE int slab() const { return slices * list_size(); }
   FUSEDSC_HOST_DEVICE int taps() const { return rows.kernel * columns.kernel; }
 };

@@ -1,0 +1,150 @@
+"""Which way of computing each convolution of a network is the fastest: seed 002's OCPA, by measurement."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+
+from torch import Tensor, fx, nn
+
+from ..compressed_map import CompressedMap
+from . import timing
+from .decisions import Decision, find, keep, key_of
+from .layers import SparseConv2d
+from .patterns import Layer, can_hand_on
+from .regions import Region
+from .report import LayerChoice
+
+__all__ = ["measure"]
+
+LEAST_SPARSITY = 0.3
+"""Of what has fewer zeros nothing sparse is tried."""
+
+
+def measure(
+    model: nn.Module, inputs: tuple[Tensor, ...], regions: list[Region], again: bool, tick: Callable[[], None]
+) -> None:
+    """Runs the network, and finds out of each region what is taken, and the rows of the report."""
+    hooks = []
+
+    def measuring(region: Region) -> Callable:
+        def hook(module: nn.Module, args: tuple, kwargs: dict) -> None:
+            if not region.is_met:
+                region.is_met = True
+                given = _in_order(region.layers.graph, args, kwargs)
+                _Measuring(region, again, tick).run(*given)
+                if region.is_block and region.taken:
+                    _compare_block(region, given)
+
+        return hook
+
+    try:
+        for region in regions:
+            hooks.append(region.module.register_forward_pre_hook(measuring(region), with_kwargs=True))
+        model(*inputs)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    for region in regions:
+        for layer in region.convolutions:
+            region.rows.setdefault(layer, LayerChoice(region.path(layer), None, "dense", reason="not reached"))
+
+
+def _in_order(graph: fx.Graph, args: tuple, kwargs: dict) -> list:
+    """A call's arguments as the graph's placeholders have them."""
+    given = list(args)
+    for node in [node for node in graph.nodes if node.op == "placeholder"][len(args) :]:
+        given.append(kwargs[node.target] if node.target in kwargs else node.args[0] if node.args else None)
+    return given
+
+
+class _Measuring(fx.Interpreter):
+    """Runs a region's graph, and measures each convolution as it comes to it."""
+
+    def __init__(self, region: Region, again: bool, tick: Callable[[], None]) -> None:
+        root = nn.Sequential(region.module) if isinstance(region.module, nn.Conv2d) else region.module
+        super().__init__(fx.GraphModule(root, region.layers.graph))
+        self.region, self.again, self.tick = region, again, tick
+        self.firsts = {layer.nodes[0]: layer for layer in region.convolutions}
+        self.received: dict[fx.Node, tuple[Layer, Tensor | CompressedMap]] = {}
+        """Of the convolution that comes next the layer in front of it, and what that reads."""
+
+    def run_node(self, n: fx.Node):
+        layer = self.firsts.get(n)
+        if layer is not None:
+            x = self.fetch_args_kwargs_from_env(n)[0][0]
+            self.region.rows[layer] = self._row(layer, x)
+            before = self.received.pop(n, None)
+            if isinstance(self.region.taken.get(layer), SparseConv2d):
+                self._note(layer, x if before is None else self._handed_on(*before, layer, x))
+            self.tick()
+        return super().run_node(n)
+
+    def _row(self, layer: Layer, x: Tensor) -> LayerChoice:
+        name, sparsity = self.region.path(layer), (x == 0).double().mean().item() if x.numel() else 0.0
+        why_not = layer.why_not or ("it reads an image without a batch" if x.dim() != 4 else "")
+        why_not_sparse = layer.why_not_sparse or (
+            f"less than {LEAST_SPARSITY:.0%} zeros" if sparsity < LEAST_SPARSITY else ""
+        )
+        ways = ["own"] if layer.has_own else []
+        if not why_not_sparse:
+            ways += ["ecr"] if layer.pooling is None else ["ecr", "pecr"]
+        if why_not or not ways:
+            return LayerChoice(name, sparsity, "dense", reason=why_not or why_not_sparse)
+        key = key_of(layer, x, ways, sparsity)
+        found = None if self.again else find(key)
+        if found is None:
+            found = self._timed(layer, ways, x)
+            keep(key, found)
+        if found.choice != "dense":
+            self.region.taken[layer] = layer.made(found.choice)
+        return LayerChoice(name, sparsity, **asdict(found), reason=why_not_sparse)
+
+    def _timed(self, layer: Layer, ways: Sequence[str], x: Tensor) -> Decision:
+        layers = self.region.layers
+
+        def calling(way: str) -> Callable[[], Tensor]:
+            made = layer.made(way)
+            return (lambda: made(x)) if way == "pecr" else (lambda: layer.pool(layers, made(x)))
+
+        all_ways = {"dense": lambda: layer.dense(layers, x), **{way: calling(way) for way in ways}}
+        choice, us = timing.faster_way("dense", timing.times_of(all_ways, "dense", x.device.type))
+        return Decision(choice, us["dense"], us.get("own"), us.get("ecr"), us.get("pecr"))
+
+    def _note(self, layer: Layer, received: Tensor | CompressedMap) -> None:
+        """That this is what the layer reads, if a convolution is all that reads its result."""
+        fuses_pooling = self.region.taken[layer].pooling is not None
+        user = self.region.layers.only_user((layer.nodes if fuses_pooling else layer.unpooled)[-1])
+        follower = self.firsts.get(user)
+        if follower is not None and can_hand_on(layer.conv, follower.conv):
+            self.received[user] = layer, received
+
+    def _handed_on(
+        self, before: Layer, received: Tensor | CompressedMap, layer: Layer, x: Tensor
+    ) -> Tensor | CompressedMap:
+        """What the layer reads now, of the one before it: x, or that compressed, where both are faster so."""
+        first, second = self.region.taken[before], self.region.taken[layer]
+        compressing = copy.copy(first)  # with the same weights
+        compressing.compressed_output = True
+        ways = {"dense": lambda: second(first(received)), "compressed": lambda: second(compressing(received))}
+        output, us = timing.faster_way("dense", timing.times_of(ways, "dense", x.device.type))
+        pair_us = us["dense"], us["compressed"]
+        self.region.rows[before] = replace(self.region.rows[before], output=output, pair_us=pair_us)
+        if output == "dense":
+            return x
+        first.compressed_output = True
+        return first(received)
+
+
+def _compare_block(region: Region, given: list) -> None:
+    """Takes nothing in a fused block that is faster as it is."""
+    made, device = region.made(), next(x.device.type for x in given if isinstance(x, Tensor))
+    ways = {"block": lambda: region.module(*given), "layers": lambda: made(*given)}
+    faster, us = timing.faster_way("block", timing.times_of(ways, "block", device))
+    for layer, row in region.rows.items():
+        region.rows[layer] = replace(row, block_us=(us["block"], us["layers"]))
+        if faster == "block":
+            region.rows[layer] = replace(region.rows[layer], choice="dense", output="dense")
+    if faster == "block":
+        region.taken.clear()

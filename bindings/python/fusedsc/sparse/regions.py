@@ -1,0 +1,85 @@
+"""The parts of a network that :func:`fusedsc.sparse.optimize` looks at, and what becomes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import reduce
+
+from torch import fx, nn
+
+from ..matching.fused import FusedModule
+from ..matching.graph import LayerGraph, trace
+from ..matching.layers import why_not_plain
+from .layers import DenseConv2d, SparseConv2d
+from .patterns import Layer, find_layers
+from .report import LayerChoice
+
+__all__ = ["Region", "find_regions"]
+
+
+@dataclass
+class Region:
+    """A module whose forward is a graph."""
+
+    module: nn.Module
+    name: str
+    layers: LayerGraph
+    convolutions: list[Layer]
+    is_met: bool = False
+    """Whether the sample has reached it: only the first call is measured."""
+    rows: dict[Layer, LayerChoice] = field(default_factory=dict)
+    taken: dict[Layer, SparseConv2d | DenseConv2d] = field(default_factory=dict)
+    """What takes the place of layers."""
+
+    @property
+    def is_block(self) -> bool:
+        """Whether ``fusedsc.swap`` runs it in fused operators: its own layers are not called then, and the graph is of
+        what its class would do without."""
+        return isinstance(self.module, FusedModule) and not isinstance(self.module, nn.Conv2d)
+
+    def path(self, layer: Layer) -> str:
+        if isinstance(self.module, nn.Conv2d):
+            return self.name
+        return f"{self.name}.{layer.name}" if self.name else layer.name
+
+    def made(self) -> nn.Module:
+        """The module with what is taken in it; it shares all else."""
+        if isinstance(self.module, nn.Conv2d):
+            return next(iter(self.taken.values()))
+        graph, copies = fx.Graph(), {}  # which does not know our tracer: who loads the network need not have it
+        graph.output(graph.graph_copy(self.layers.graph, copies))
+        changed = {}
+        for layer, made in self.taken.items():
+            nodes = layer.nodes if isinstance(made, SparseConv2d) and made.pooling is not None else layer.unpooled
+            first, *rest = (copies[node] for node in nodes)
+            changed[layer.name] = made
+            if rest:
+                rest[-1].replace_all_uses_with(first)
+            for node in reversed(rest):
+                graph.erase_node(node)
+        graph.lint()
+        targets = {node.target for node in graph.nodes if node.op in ("call_module", "get_attr")}
+        root = {name: changed.get(name) or reduce(getattr, name.split("."), self.module) for name in targets}
+        kind = self.module.fusedsc_original if isinstance(self.module, FusedModule) else type(self.module)
+        return fx.GraphModule(root, graph, kind.__name__).eval()
+
+
+def find_regions(module: nn.Module, name: str = "", seen: set[nn.Module] | None = None) -> Iterator[Region]:
+    """The largest modules whose forwards are graphs, fused blocks in these, and single convolutions elsewhere; outer
+    ones come first."""
+    seen = set() if seen is None else seen
+    if module in seen or not any(isinstance(one, nn.Conv2d) for one in module.modules()):
+        return
+    seen.add(module)
+    layers = trace(nn.Sequential(module) if isinstance(module, nn.Conv2d) else module)
+    if layers is not None and all(why_not_plain(layers.modules[name]) is None for name in ("", *layers.looked_into)):
+        yield Region(module, name, layers, find_layers(layers))
+        for node in layers.graph.nodes:
+            if isinstance(layers.layer(node), FusedModule) and not isinstance(layers.layer(node), nn.Conv2d):
+                yield from find_regions(layers.layer(node), f"{name}.{node.target}" if name else node.target, seen)
+        return
+    if isinstance(module, FusedModule):
+        return  # hooks on its children would have it run unfused
+    for child_name, child in module.named_children():
+        yield from find_regions(child, f"{name}.{child_name}" if name else child_name, seen)

@@ -1,0 +1,27 @@
+"""As if times were what a test wants: what ``fusedsc.sparse.optimize`` chooses must not depend on the machine."""
+
+FASTEST = {
+    "pecr": ("pecr", "ecr", "dense", "own"),
+    "ecr": ("ecr", "pecr", "dense", "own"),
+    "dense": ("dense", "ecr", "pecr", "own"),
+    "own": ("own", "dense", "ecr", "pecr"),
+}
+OUTPUTS = ("dense", "compressed")
+
+
+def times_of(way, whole="sparse", output="dense", block="layers"):
+    """In the place of ``fusedsc.sparse.timing.times_of``: one way is always the fastest, where there is such a way.
+
+    `whole`: what is found of the whole network, of the ways "dense" and "sparse"; `output`: of maps between layers;
+    `block`: of a fused block, of the ways "block" and "layers"."""
+
+    def times(ways, present, device):
+        for run in ways.values():
+            run()
+        for names, fastest in ((OUTPUTS, output), (("block", "layers"), block)):
+            if set(ways) == set(names):
+                return [{name: 20.0 if name == fastest else 30.0 for name in ways}] * 3
+        order = (whole, "dense", "sparse") if "sparse" in ways else FASTEST[way]
+        return [{name: 10.0 * (1 + order.index(name)) for name in ways}] * 3
+
+    return times
