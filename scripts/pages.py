@@ -27,8 +27,8 @@ def with_tables(text: str, tables: dict[str, str]) -> str:
     if places != set(tables):
         raise ValueError(f"the page has places for {sorted(places)}, but the tables are {sorted(tables)}")
     for name, lines in tables.items():
-        place = rf"(<!-- table: {re.escape(name)} -->\n).*?(\n<!-- end of table -->)"
-        text, count = re.subn(place, lambda match, lines=lines: match[1] + lines + match[2], text, flags=re.DOTALL)
+        place = rf"(<!-- table: {re.escape(name)} -->\n).*?(<!-- end of table -->)"  # empty, too: a new one
+        text, count = re.subn(place, lambda match, lines=lines: f"{match[1]}{lines}\n{match[2]}", text, flags=re.DOTALL)
         if count != 1:
             raise ValueError(f"<!-- table: {name} --> stands {count} times with an end; it must once")
     return text

@@ -1,5 +1,6 @@
 """The pages: their Python snippets run as they stand, their tables are up to date, and they stay readable."""
 
+import importlib
 import re
 import subprocess
 import sys
@@ -109,3 +110,12 @@ def test_every_page_is_linked():
     }
     assert [name(page) for page in PAGES if page != README and page not in linked] == []
     assert [name(path) for path in linked if not path.exists()] == []
+
+
+def test_a_new_tables_place_is_empty(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    pages = importlib.import_module("pages")
+    page = "<!-- table: a -->\n<!-- end of table -->\n\n<!-- table: b -->\nold\n<!-- end of table -->\n"
+    written = pages.with_tables(page, {"a": "| A |", "b": "| B |"})
+    assert written == page.replace("a -->\n", "a -->\n| A |\n").replace("old", "| B |")
+    assert pages.with_tables(written, {"a": "| A |", "b": "| B |"}) == written
