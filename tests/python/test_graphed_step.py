@@ -275,7 +275,7 @@ def test_waiting_is_named(wrong):
     with pytest.raises(RuntimeError, match=r"graphed_step: the function cannot be captured: .*\nIt may not wait for"):
         step(x)
     assert not step.captured
-    assert fusedsc.graphed_step(lambda x: x + 1, warm_up=1)(x).tolist() == [2.0] * 3, "another one is captured all the same"
+    assert fusedsc.graphed_step(lambda x: x + 1, warm_up=1)(x).tolist() == [2.0] * 3
 
 
 @gpu_only
