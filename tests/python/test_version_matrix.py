@@ -102,7 +102,7 @@ def test_failures_are_told(matrix, monkeypatch, tmp_path, capsys, step, said, ou
     assert (result["torch"], result["python"], result["outcome"]) == ("2.11.0", "3.10", outcome)
     assert result["tests"] == ("7 passed, 1 skipped" if step is None else "")
     told = capsys.readouterr()
-    assert told.out.splitlines()[-1].endswith(f"{outcome}  {result['tests']}".rstrip())
+    assert " ".join(told.out.splitlines()[-1].split()).endswith(f"{outcome} {result['tests']}".rstrip())
     assert said in told.err
 
 
