@@ -32,8 +32,10 @@ using NodePointer = decltype(torch::autograd::Edge::function);
 template <class Node, class... Arguments>
 NodePointer make_node(Arguments&&... arguments) {
   if constexpr (std::is_same_v<NodePointer, std::shared_ptr<torch::autograd::Node>>) {
-    // As PyTorch's own: a long chain of nodes is not deleted by recursion.
-    return NodePointer(new Node(std::forward<Arguments>(arguments)...), torch::autograd::deleteNode);
+    // As PyTorch's own: a long chain of nodes is not deleted by recursion. Found by its argument, in torch::autograd: a
+    // qualified name would be looked up where it is written, and 2.15 has none.
+    const auto release = [](auto* node) { deleteNode(node); };
+    return NodePointer(new Node(std::forward<Arguments>(arguments)...), release);
   } else {
     return c10::make_intrusive<Node>(std::forward<Arguments>(arguments)...);
   }

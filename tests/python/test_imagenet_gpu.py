@@ -26,7 +26,7 @@ from imagenet_training.trainer import Trainer  # noqa: E402
 
 pytestmark = pytest.mark.gpu_only
 
-CLASSES = 2
+CLASSES, IMAGES = 2, 32
 SMALL = ["--epochs", "2", "--batch-size", "8", "--lr", "0.01", "--ema", "0.9", "--train-size", "32", "--resize", "36"]
 SMALL += ["--eval-size", "32", "--workers", "2", "--log-every", "2", "--no-tensorboard"]
 
@@ -45,7 +45,7 @@ def _the_programs_choose_their_device():
 def pictures(tmp_path_factory):
     folder = tmp_path_factory.mktemp("imagenet")
     with torch.device("cpu"):
-        write_pictures(folder, CLASSES, {"train": 16, "val": 6})
+        write_pictures(folder, CLASSES, {"train": IMAGES // CLASSES, "val": 6})
     return folder
 
 
@@ -155,3 +155,35 @@ def test_two_gpus_train_as_one(pictures, tmp_path, more):
     beginning = __import__("torchvision").models.squeezenet1_1(num_classes=CLASSES).state_dict()
     for name, value in one.items():
         assert (two[name] - value).norm() < 2e-2 * (value - beginning[name]).norm(), name
+
+
+EXACT = """
+import os, runpy, sys
+import torch
+torch.backends.cudnn.conv.fp32_precision = "ieee"  # as this process computes: of fused blocks, too
+torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+del sys.argv[0]
+sys.path.insert(0, os.path.dirname(sys.argv[0]))
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("plain", [[], ["--plain"]], ids=["fused", "plain"])
+def test_two_gpus_with_batch_statistics_of_both(pictures, tmp_path, plain):
+    """DistributedDataParallel over NCCL with --sync-bn, and one process with the whole batch."""
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two GPUs")
+    recipe = ["--dropout", "0", "--amp", "none", "--epochs", "1", "--batch-size", str(IMAGES), *plain]
+    script = tmp_path / "exact.py"
+    script.write_text(EXACT)
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
+    run = ["--data", str(pictures), "--runs", str(tmp_path / "two"), "--device", "cuda", *SMALL, *recipe, "--sync-bn"]
+    subprocess.run([*launcher, str(EXAMPLES / "imagenet.py"), *run], check=True, timeout=600)
+    assert train(pictures, tmp_path / "one", *recipe) == 0
+    two, one = (checkpoint.load("latest", tmp_path / name).trainer["model"] for name in ("two", "one"))
+    torch.manual_seed(0)
+    beginning = __import__("torchvision").models.mobilenet_v2(num_classes=CLASSES).state_dict()
+    compared = [name for name in one if name.endswith("running_var") or name == "classifier.1.weight"]
+    assert len(compared) == 53
+    for name in compared:  # after one step: rounding errors grow
+        assert (two[name] - one[name]).norm() < 0.01 * (one[name] - beginning[name]).norm(), name

@@ -6,6 +6,7 @@ import warnings
 
 import pytest
 import torch
+from devices import device
 from networks import make_images, make_network, step
 from torch import nn
 
@@ -136,3 +137,16 @@ def test_a_block_that_is_traced_itself(x):
     traced = torch.fx.symbolic_trace(block)
     y = torch.randn(2, 16, 8, 8, dtype=x.dtype)
     torch.testing.assert_close(traced(y), block(y))
+
+
+@pytest.mark.parametrize("kernel", [3, 5, 7])
+@pytest.mark.parametrize("size", [(12, 13), (15, 14), (7, 7)])
+def test_a_convolution_alone_that_pads_to_the_same_size(kernel, size):
+    """TensorFlow's way at stride 2, by the size of the image, as in each of a mixed convolution of tf_mixnet_s."""
+    from timm.layers import Conv2dSame
+
+    conv = Conv2dSame(8, 8, kernel, stride=2, groups=8).to(device(), torch.float64)
+    fused = fusedsc.swap(nn.Sequential(conv, nn.Tanh()), verbose=False)
+    assert isinstance(fused[0], fusedsc.FusedModule)
+    x = torch.randn(2, 8, *size, dtype=torch.float64, device=device())
+    torch.testing.assert_close(fused(x), conv(x).tanh())

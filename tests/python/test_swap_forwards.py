@@ -559,3 +559,25 @@ def test_a_setting_that_is_no_number_any_more():
         model.scale = torch.linspace(0.5, 2, 6, device=device())
     with pytest.warns(UserWarning, match="scale is tensor"):
         verify_same(plain, fused)
+
+
+class OneOrSeveral(Block):
+    """As the blocks of timm's SelecSLS: of a tensor another forward than of a list."""
+
+    def forward(self, x):
+        if not isinstance(x, list):
+            x = [x]
+        y = self.conv(x[0])
+        return y + x[1] if len(x) == 2 else y
+
+
+def test_a_forward_that_asks_what_it_is_given():
+    plain, fused = pair_of(OneOrSeveral)
+    assert is_fused(fused)
+    verify_same(plain, fused)
+    several = [image(), image()]
+    with pytest.warns(
+        UserWarning, match="runs unfused, because it is given several tensors, and asks what it is given"
+    ):
+        y = fused(several)
+    torch.testing.assert_close(y, plain(several))

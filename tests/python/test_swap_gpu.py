@@ -71,7 +71,7 @@ def test_make_graphed_callables(name, amp):
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("amp", [False, True])
 def test_a_captured_step(name, amp):
-    """As docs/training.md does it: forward, backward and the optimizer in one graph."""
+    """With PyTorch's own means; fusedsc.graphed_step has tests of its own."""
     model = swapped(name)
     other, before = copy.deepcopy(model), state_of(model)
     images = torch.zeros_like(batches()[0])

@@ -89,6 +89,7 @@ def test_failures_are_told(matrix, monkeypatch, tmp_path, capsys, step, said, ou
             done.append(name)
             if name == step:
                 raise matrix.Failed(said)
+            return "7 passed, 1 skipped"
 
         return run
 
@@ -99,9 +100,23 @@ def test_failures_are_told(matrix, monkeypatch, tmp_path, capsys, step, said, ou
     assert done == steps[: steps.index(step) + 1 if step else None]
     (result,) = json.loads((tmp_path / "test_matrix.json").read_text())
     assert (result["torch"], result["python"], result["outcome"]) == ("2.11.0", "3.10", outcome)
+    assert result["tests"] == ("7 passed, 1 skipped" if step is None else "")
     told = capsys.readouterr()
-    assert told.out.splitlines()[-1].endswith(outcome)
+    assert " ".join(told.out.splitlines()[-1].split()).endswith(f"{outcome} {result['tests']}".rstrip())
     assert said in told.err
+
+
+@pytest.mark.parametrize(
+    ("last", "words"),
+    [
+        ("397 passed, 1 deselected, 89 warnings in 229.64s (0:03:49)", "397 passed, 1 deselected"),
+        ("5 passed, 2 skipped in 3.10s", "5 passed, 2 skipped"),
+        ("1 passed, 1 warning in 0.10s", "1 passed"),
+    ],
+)
+def test_how_many_tests_is_told(matrix, monkeypatch, last, words):
+    monkeypatch.setattr(matrix, "run", lambda command, env: f"....\nsomething\n{last}\n")
+    assert matrix.test(Path("/venv"), Path("/package"), []) == words
 
 
 def test_commands_that_fail_are_quoted(matrix):

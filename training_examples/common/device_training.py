@@ -12,13 +12,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import fusedsc
+
 from .resuming import values_from
 from .small_images import Data, EpochOfBatches
 
 MOMENTUM = 0.9
 WARM_UP = 0.25  # part of the steps in which the learning rate rises
 PRECISIONS = ("float32", "bfloat16")  # bfloat16: autocast
-WARM_UP_STEPS_OF_GRAPH = 3  # libraries choose their algorithms, autograd allocates
 TEST_BATCH = 1000
 
 
@@ -81,7 +82,7 @@ class DeviceTraining:
             )
             for parameter in self.model.parameters():
                 self.optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
-        self._graph: torch.cuda.CUDAGraph | None = None
+        self._captured_step = fusedsc.graphed_step(self._train_step) if self.stream is not None else None
 
     @property
     def done(self) -> bool:
@@ -96,7 +97,7 @@ class DeviceTraining:
             if self.stream is None:
                 self._train_step()
             else:
-                self._captured().replay()
+                self._captured_step()
             self.progress.steps += 1
             if position + 1 < self.batches.steps:
                 return False
@@ -137,19 +138,6 @@ class DeviceTraining:
         self._step_number += 1
         self._loss += loss.detach()
         self._correct += (scores.detach().argmax(1) == labels).sum()
-
-    def _captured(self) -> torch.cuda.CUDAGraph:
-        if self._graph is None:
-            state = [tensor.detach().clone() for tensor in self._state()]
-            for _ in range(WARM_UP_STEPS_OF_GRAPH):
-                self._train_step()
-            self.optimizer.zero_grad()
-            self._graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self._graph, stream=self.stream):
-                self._train_step()
-            for tensor, value in zip(self._state(), state, strict=True):  # as if the warm-up had not been
-                tensor.detach().copy_(value)
-        return self._graph
 
     @torch.no_grad()
     def _test_accuracy(self) -> float:

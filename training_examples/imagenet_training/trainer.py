@@ -14,7 +14,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel
 from torchvision.transforms import v2
 
-from .graph import CapturedGradients
+import fusedsc
+
 from .models import parameter_groups, synchronize
 from .processes import Processes
 from .recipe import PRECISIONS, Recipe, learning_rate, memory_format, seed_all
@@ -76,11 +77,7 @@ class Trainer:
         self._forward = torch.compile(forward) if compiled else forward
         self._totals = torch.zeros(2, dtype=torch.float64, device=self.device)
         self._parts = self._images = 0
-        self._captured = None
-        if captured:
-            self._captured = CapturedGradients(
-                self.model, self._add_gradients, accumulating=recipe.accumulate > 1, changed=[self._totals]
-            )
+        self._captured = fusedsc.graphed_step(self._compute_gradients) if captured else None
 
     def step(self, number: int, steps_per_epoch: int, parts: Iterable[tuple[Tensor, Tensor]]) -> None:
         """One step of the optimizer, on this process's share of the batch, in parts. Does not wait for the device."""
@@ -89,11 +86,12 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.model.train()
-        self._clear_gradients()
+        if self.recipe.accumulate > 1:
+            self.optimizer.zero_grad(set_to_none=self._captured is None)
         for index, (images, labels) in enumerate(parts):
             images, targets = self._mix(images, labels) if self._mix else (images, labels)
             with self._communicating(index + 1 == self.recipe.accumulate):
-                (self._captured or self._add_gradients)(images, targets, labels)
+                (self._captured or self._compute_gradients)(images, targets, labels)
             self._parts += 1
             self._images += len(labels)
         self._update()
@@ -144,21 +142,16 @@ class Trainer:
         if self.average is not None:
             self.average.load_state_dict(state["average"])
 
-    def _add_gradients(self, images: Tensor, targets: Tensor, labels: Tensor) -> None:
-        """Adds a part's share to the gradients and its loss to the totals."""
+    def _compute_gradients(self, images: Tensor, targets: Tensor, labels: Tensor) -> None:
+        """A part's share of the gradients, added to that of the parts before; and its loss to the totals."""
+        if self.recipe.accumulate == 1:  # in here, so that a captured step overwrites its gradients
+            self.optimizer.zero_grad()
         with self._autocast():
             scores = self._forward(images)
         loss = F.cross_entropy(scores.float(), targets, label_smoothing=self.recipe.label_smoothing)
         self.scaler.scale(loss / self.recipe.accumulate).backward()
         correct = (scores.detach().argmax(1) == labels).sum()
         self._totals += torch.stack((loss.detach().double(), correct.double()))
-
-    def _clear_gradients(self) -> None:
-        # A captured step writes into the gradients that it was captured with; as the only part it overwrites them.
-        if self._captured is None or not self._captured.ready:
-            self.optimizer.zero_grad()
-        elif self.recipe.accumulate > 1:
-            self.optimizer.zero_grad(set_to_none=False)
 
     def _communicating(self, is_last: bool) -> contextlib.AbstractContextManager:
         return contextlib.nullcontext() if is_last or self._parallel is None else self._parallel.no_sync()

@@ -8,6 +8,7 @@ from . import _library, flops, functional, nn, sparse, vmap
 from ._version import __version__
 from .check_gradients import GradientReport, check_gradients
 from .explain import explain
+from .graphed_step import graphed_step
 from .matching.fused import FusedModule
 from .swap import SwapReport, swap, swap_report, unswap
 from .to_scc import SccReport, to_scc, to_scc_report
@@ -33,6 +34,7 @@ __all__ = [
     "explain",
     "force",
     "functional",
+    "graphed_step",
     "kernels",
     "nn",
     "sparse",

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from .._version import __version__
+from ..graphed_step import graphed_step
 from ._passes import Pass, add_pass_arguments, pass_of, swapped
 from ._usage import UsageError
 
@@ -138,16 +139,11 @@ def _output(y: object) -> Tensor:
 
 
 def _captured(step: Callable[[], object], device: torch.device) -> Callable[[], object]:
-    stream = torch.cuda.Stream(device)
-    stream.wait_stream(torch.cuda.current_stream(device))
-    with torch.cuda.stream(stream):
-        for _ in range(WARM_UP):
-            step()
-    torch.cuda.current_stream(device).wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        step()
-    return graph.replay
+    with torch.cuda.device(device):
+        captured = graphed_step(step, warm_up=WARM_UP)
+        while not captured.captured:
+            captured()
+    return captured
 
 
 def _difference(of: Pass, fused: nn.Module) -> float:

@@ -243,6 +243,8 @@ def _guarded(fused: Callable, program: Program, plain: Callable) -> Callable:
     """The method of a fused module: the program, as long as it is what the original's method computes."""
 
     is_as_it_was = settings_function(program.watched, program.settings)
+    # The graph is that of a tensor. A list may go another way in there.
+    tells_types = "isinstance" in getattr(plain, "__code__", _guarded.__code__).co_names
 
     @functools.wraps(plain)
     def run(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -256,6 +258,8 @@ def _guarded(fused: Callable, program: Program, plain: Callable) -> Callable:
             reason = program.why_not(self)
         else:
             reason = program.why_not_now(self)
+        if reason is None and tells_types and any(isinstance(argument, list | tuple | dict) for argument in args):
+            reason = "it is given several tensors, and asks what it is given"
         if reason is None:
             return fused(self, *args, **kwargs)
         if not torch.compiler.is_compiling():

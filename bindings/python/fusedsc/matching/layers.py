@@ -149,7 +149,7 @@ def conv_kind(conv: nn.Conv2d) -> str | None:
 
 def conv_padding(conv: nn.Conv2d) -> Sequence[int] | str:
     """As fusedsc.functional takes it."""
-    if qualified_name(conv) in SAME_CONVOLUTIONS:
+    if name_of(getattr(conv, "fusedsc_original", type(conv))) in SAME_CONVOLUTIONS:  # a fused one is of another class
         return "same"  # TensorFlow's, from the sizes of each x
     if conv.padding == "valid":
         return (0, 0)
