@@ -3,32 +3,28 @@
 from __future__ import annotations
 
 import argparse
-import fnmatch
+import math
 import platform
-import signal
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
 from rich.console import Console
 from tqdm import tqdm
 
-from fusedsc.sparse import timing
-
-from . import measure as measure_module
 from . import report
-from .measure import Machine, commit, keep_freed_memory, machine_of, time_in_turns
+from .case_records import CLOCKS, UserError, measure, measuring, prepare, selection_of, title
+from .measure import Machine, commit, machine_of
 from .records import Record, measured, write_json
 from .sparse_gains import print_splits
-from .suites import ALL_DIRECTIONS, DTYPES, LAYOUTS, ON_REQUEST, SUITES, Case, Selection
+from .suites import ALL_DIRECTIONS, DTYPES, LAYOUTS, ON_REQUEST, SUITES, Selection
 from .tables import print_tables
-from .workloads.trained_network import STEPS, TrainedNetwork
+from .workloads.trained_network import STEPS
 
 RESULTS = Path(__file__).parent / "results"
-OURS = "ours"
 ROUNDS = {"cpu": 15, "cuda": 7}
-CLOCKS = {"wall": "perf_counter", "thread": "thread_time"}
 EXAMPLES = """\
 examples:
   python -m benchmarks                                        everything; writes benchmarks/results/cpu.json and cpu.png
@@ -47,6 +43,7 @@ examples:
   python -m benchmarks --device cuda --suite depthwise_module pointwise_module epilogue ablation --compile
   python -m benchmarks --device cuda --case 'D18 *' --direction 'input gradient'
   python -m benchmarks --device cuda --suite dsc_block network --compile --dtype float16 --layout channels_last
+  python -m benchmarks --device cuda --suite inference --compile --case-limit 300
   python -m benchmarks --device cuda --suite sliding_channel sliding_channel_network --case '*cg2*' --tf32
   python -m benchmarks --device cuda --suite sliding_channel --against 'dense*' --dtype float16 --layout channels_last
   python -m benchmarks --device cuda --suite sliding_channel --case '*cg4*' --no-search --output /tmp/not_searched
@@ -54,10 +51,6 @@ examples:
 A record's ratio is PyTorch's time over ours, both from this run; PyTorch's is its best variant. On a GPU, results of a
 part replace those of the same cases among the kept ones; each says the commit it was measured on.
 """
-
-
-class UserError(Exception):
-    """Something for the user to put right."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -71,18 +64,7 @@ def main(arguments: list[str] | None = None) -> int:
 def run(options: argparse.Namespace) -> int:
     prepare(options)
     machine = machine_of(options.device)
-    selection = Selection(
-        options.device,
-        tuple(options.suite),
-        options.case,
-        tuple(options.batch or ()),
-        tuple(options.dtype),
-        tuple(options.layout),
-        tuple(options.direction or ()),
-        options.compile,
-        options.against,
-        None if options.trained is None else TrainedNetwork(options.trained or None, options.data),
-    )
+    selection = selection_of(options)
     cases = selection.cases(machine)
     if not cases:
         raise UserError(why_none(selection, machine))
@@ -93,12 +75,16 @@ def run(options: argparse.Namespace) -> int:
     torch.manual_seed(0)
     records = []
     try:
-        with tqdm(cases, unit=" cases", dynamic_ncols=True) as progress:
-            for case in progress:
-                progress.set_description(f"{case.suite} {case.name} {case.dtype} {case.layout} {case.direction}")
-                records.append(measure(case, machine, options))
+        with (
+            tqdm(cases, unit=" cases", dynamic_ncols=True) as progress,
+            measuring(cases, machine, options) as record_by,
+        ):
+            for i, case in enumerate(progress):
+                progress.set_description(title(case))
+                records.append(measure(case, machine, options, partial(record_by, i)))
     except KeyboardInterrupt:
-        print(f"Stopped after {len(records)} of {len(cases)} cases.", file=sys.stderr)
+        at = title(cases[len(records)]) if len(records) < len(cases) else "the end"
+        print(f"Stopped after {len(records)} of {len(cases)} cases, at {at}.", file=sys.stderr)
         if not records or options.device == "cpu":  # results of a CPU are kept whole
             return 130
     console = Console() if sys.stdout.isatty() else Console(width=150)
@@ -130,20 +116,6 @@ def why_none(selection: Selection, machine: Machine) -> str:
     return f"--case, --direction, --layout: no case of {suites} is in all of them; leave one out"
 
 
-def prepare(options: argparse.Namespace) -> None:
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    if options.device == "cuda":
-        if not torch.cuda.is_available():
-            raise UserError("--device cuda: PyTorch sees no GPU on this machine; without it the CPU is measured")
-        torch.backends.cudnn.benchmark = options.search
-        torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = options.tf32
-    if options.threads:
-        torch.set_num_threads(options.threads)
-    measure_module.clock_of_cpu = timing.clock_of_cpu = CLOCKS[options.clock]
-    if options.malloc == "reuse":
-        keep_freed_memory()
-
-
 def describe(options: argparse.Namespace, machine: Machine) -> str:
     facts = f"torch {torch.__version__}, {machine.describe()}"
     if options.device == "cuda":
@@ -151,73 +123,6 @@ def describe(options: argparse.Namespace, machine: Machine) -> str:
         return f"{facts}, TF32 {'on' if options.tf32 else 'off'}{search}"
     clock = "" if options.clock == "wall" else ", the thread's own time"
     return f"{platform.processor() or platform.machine()}: {facts}, malloc: {options.malloc}{clock}"
-
-
-def measure(case: Case, machine: Machine, options: argparse.Namespace) -> Record:
-    """The case's record: what was measured, or under "error" why it was not."""
-    try:
-        return record_of(case, machine, options)
-    except Exception as error:  # whatever it is, the other cases are measured all the same
-        reason = f"{type(error).__name__}: {error}"
-    print(f"{case.suite} {case.name} {case.dtype} {case.layout} {case.direction}: {reason}", file=sys.stderr)
-    record = identity(case, machine) | {"batch": case.batch, "commit": options.commit, "error": reason}
-    return record | {"tf32": options.tf32} if options.device == "cuda" else record
-
-
-def identity(case: Case, machine: Machine) -> Record:
-    return {
-        "suite": case.suite,
-        "case": case.name,
-        "op": case.op,
-        "direction": case.direction,
-        "dtype": case.dtype,
-        "layout": case.layout,
-        "device": machine.device,
-    }
-
-
-def record_of(case: Case, machine: Machine, options: argparse.Namespace) -> Record:
-    with machine.building():
-        workload = case.build()
-        pytorch = {
-            name: variant for name, variant in workload.pytorch.items() if fnmatch.fnmatchcase(name, options.against)
-        }
-        if not pytorch:
-            raise ValueError(
-                f"--against: no variant matches '{options.against}'; there are {', '.join(workload.pytorch)}"
-            )
-        runs = {OURS: workload.ours, **pytorch, **workload.beside}
-        sets = {name: workload.sets_of.get(name, workload.sets) for name in runs}
-        timings = time_in_turns(machine, runs, sets, options.rounds, may_wait=workload.beside)
-    best = timings.best(list(pytorch))
-    ours_us, pytorch_us = timings.seconds[OURS] * 1e6, timings.seconds[best] * 1e6
-    touched, bandwidth = workload.touched_bytes, machine.bandwidth
-    record = identity(case, machine) | {
-        "ours_us": significant(ours_us),
-        "pytorch_us": significant(pytorch_us),
-        "pytorch_variant": best,
-        "ratio": significant(pytorch_us / ours_us),
-        "floor_us": touched and significant(touched / bandwidth * 1e6),
-        "pytorch_us_of_all": {name: significant(timings.seconds[name] * 1e6) for name in pytorch},
-        "batch": case.batch,
-        "bytes": touched,
-        "operations": workload.operations,
-        "rounds": options.rounds,
-        "commit": options.commit,
-        **workload.facts,
-    }
-    if workload.beside:
-        record["us_beside"] = {name: significant(timings.seconds[name] * 1e6) for name in workload.beside}
-    if timings.uncaptured:
-        record["uncaptured"] = list(timings.uncaptured)
-    if options.device == "cpu":
-        clock = {} if options.clock == "wall" else {"clock": options.clock}
-        return record | {"threads": torch.get_num_threads(), "malloc": options.malloc} | clock
-    return record | {"sets": workload.sets, "tf32": options.tf32, "search": options.search}
-
-
-def significant(value: float) -> float:
-    return float(f"{value:.5g}")
 
 
 def write(records: list[Record], options: argparse.Namespace, machine: Machine, facts: str) -> list[Path]:
@@ -262,6 +167,11 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--against", default="*", metavar="PATTERN",
         help="PyTorch's variants that are timed, by name: 'dense*' leaves the slow ones of sliding channels out (all)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--case-limit", type=seconds, metavar="SECONDS",
+        help="a case that takes longer is an error: what it was at is printed, its process is ended, and the next case "
+        "is measured by another one (no limit, one process)",
     )  # fmt: skip
     parser.add_argument("--list", action="store_true", help="the names of the cases, without running them")
     parser.add_argument("--rounds", type=whole_number, metavar="N", help=f"samples of each variant ({ROUNDS})")
@@ -318,6 +228,16 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     options.dtype = options.dtype or (["float32"] if options.device == "cpu" else list(DTYPES))
     options.rounds = options.rounds or ROUNDS[options.device]
     return options
+
+
+def seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"it is {text}; it must be a number of seconds, greater than 0")
+    return value
 
 
 def whole_number(text: str) -> int:

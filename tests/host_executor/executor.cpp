@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "host_executor/guarded_memory.h"
+#include "host_executor/late_wave.h"
 
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/common_interface_defs.h>
@@ -85,6 +86,7 @@ struct Cluster {
 
 int lanes_of_wave = 32;
 int multiprocessor_count = 3;
+int late_wave = -1;
 context::pooled_fixedsize_stack stacks(kStackBytes);
 Cluster cluster;
 
@@ -113,6 +115,11 @@ void resume(std::size_t index) {
   arrive_on_stack(kept, left);
 }
 
+/// Of its block.
+bool is_of_late_wave(std::size_t fiber) {
+  return static_cast<int>(fiber % cluster.threads) / lanes_of_wave == late_wave;
+}
+
 bool all_are(State state, std::size_t begin, std::size_t end) {
   for (std::size_t i = begin; i < end; ++i) {
     if (cluster.fibers[i].state != state) return false;
@@ -125,14 +132,15 @@ void resume_all(std::size_t begin, std::size_t end) {
 }
 
 /// Lets the threads of a block go on that need nobody else: the waves that have exchanged values, or all of them from a
-/// barrier. Whether there were any.
-bool resume_block(std::size_t begin, std::size_t end) {
+/// barrier; of waves, the late one or all others. Whether there were any.
+bool resume_block(std::size_t begin, std::size_t end, bool late) {
   if (all_are(State::at_barrier, begin, end)) {
     resume_all(begin, end);
     return true;
   }
   bool moved = false;
   for (std::size_t i = begin; i < end; ++i) {
+    if (is_of_late_wave(i) != late) continue;
     if (cluster.fibers[i].state != State::until_holds || !cluster.fibers[i].holds()) continue;
     resume(i);
     moved = true;
@@ -140,7 +148,7 @@ bool resume_block(std::size_t begin, std::size_t end) {
   const auto lanes = static_cast<std::size_t>(lanes_of_wave);
   for (std::size_t first = begin; first < end; first += lanes) {
     const std::size_t last = std::min(first + lanes, end);
-    if (!all_are(State::at_wave_barrier, first, last)) continue;
+    if (is_of_late_wave(first) != late || !all_are(State::at_wave_barrier, first, last)) continue;
     resume_all(first, last);
     moved = true;
   }
@@ -209,8 +217,10 @@ void run_cluster(const std::function<void()>& body) {
   resume_all(0, count);
   while (!failure && !all_are(State::finished, 0, count)) {
     bool moved = false;
-    for (std::size_t begin = 0; begin < count; begin += cluster.threads) {
-      moved = resume_block(begin, begin + cluster.threads) || moved;
+    for (const bool late : {false, true}) {
+      for (std::size_t begin = 0; begin < count && !(late && moved); begin += cluster.threads) {
+        moved = resume_block(begin, begin + cluster.threads, late) || moved;
+      }
     }
     if (!moved && !resume_cluster()) fail("threads wait for others that never come");
   }
@@ -222,6 +232,8 @@ void run_cluster(const std::function<void()>& body) {
 }  // namespace
 
 void set_wave_size(int lanes) { lanes_of_wave = lanes; }
+
+void set_late_wave(int wave) { late_wave = wave; }
 
 void set_multiprocessors(int count) { multiprocessor_count = count; }
 int multiprocessors() { return multiprocessor_count; }
@@ -238,7 +250,7 @@ void wave_barrier() {
 }
 
 void wait_until(const std::function<bool()>& holds) {
-  if (holds()) return;
+  if (!is_of_late_wave(cluster.running) && holds()) return;
   cluster.fibers[cluster.running].holds = holds;
   wait(State::until_holds);
 }

@@ -34,33 +34,37 @@ class DscBlockDepthwise {
     first_tap_ = t - g / 2 * kStride;
   }
 
-  /// Warp number `warp` of those that do this has one run of channels after another, in turns with the others.
+  /// Warp number `warp` of those that do this has one run of channels after another, in turns with the others. It
+  /// arrives at every chunk, those that it has nothing of, too: a barrier tells a phase from the one before it only, so
+  /// chunks must not go on without a warp that is to wait for them.
   FUSEDSC_DEVICE void run(int warp) {
     const int runs = p_.runs();
-    int run = warp, first_chunk = 0, tile = static_cast<int>(block_index()), free_until = 0;
+    int run = warp, first_chunk = 0, tile = static_cast<int>(block_index()), next_chunk = 0;
 #pragma unroll 1
     while (true) {
 #pragma unroll 1
-      while (run >= runs) {
+      while (run >= runs && tile < p_.tiles) {
         run -= runs;
         first_chunk += p_.chunks;
         tile += static_cast<int>(block_count());
       }
-      if (tile >= p_.tiles) return;
-      const int number = first_chunk + run / Shape::kRuns;
-      const DscBlockChunk chunk(p_, number);
-      load_weights(run);
-      // Those of chunks that the warp has nothing of, too: a barrier tells a phase from the one before it only.
+      const bool ends = tile >= p_.tiles;
+      const int number = first_chunk + (ends ? 0 : run / Shape::kRuns);
+      if (!ends) load_weights(run);
 #pragma unroll 1
-      for (; free_until <= number; ++free_until) wait_for_middle(free_until);
+      for (; next_chunk < number; ++next_chunk) {
+        wait_for_middle(next_chunk);
+        arrive_as_warp(memory_.made + next_chunk % 2);
+      }
+      if (ends) return;
+      const DscBlockChunk chunk(p_, number);
+      wait_for_middle(number);
       wait(memory_.arrived + chunk.slot, chunk.parity);
       make(memory_.stages + chunk.slot * memory_.stage_bytes, memory_.middles + chunk.middle * Shape::kMiddleBytes, run,
            tile);
       publish();
-      warp_barrier();
-      // The last run of a tile stands for those that its last chunk lacks, too.
-      const int arrivals = run == runs - 1 ? 1 + p_.chunks * Shape::kRuns - runs : 1;
-      if (thread_index() % 32 < arrivals) arrive(memory_.made + chunk.middle);
+      arrive_as_warp(memory_.made + chunk.middle);
+      ++next_chunk;
       run += kWarps;
     }
   }
@@ -68,7 +72,8 @@ class DscBlockDepthwise {
  private:
   using T = typename Shape::T;
   static constexpr int kStride = Shape::kStride, kRowBytes = Shape::kRowBytes, kRows = Shape::kRows;
-  static constexpr int kKernel = Shape::kKernel, kWarps = Shape::kWarps - Shape::kProductWarps;
+  static constexpr int kKernel = Shape::kKernel, kWarps = Shape::kDepthwiseWarps;
+  static_assert(kWarps >= Shape::kRuns);                 // of a chunk a warp has one run at most
   static constexpr int kPairs = 4;                       ///< of channels
   static constexpr int kColumnGroups = kStride + 1;      ///< of 4 columns that a patch of 4 outputs reads
   static constexpr int kKept = (kKernel - 1) / kStride;  ///< output rows that are begun and not finished

@@ -36,7 +36,7 @@ class DscBlockKernel {
     if (thread_index() == 0) {
       for (int i = 0; i < p_.stages; ++i) initialise(memory_.arrived + i);
       for (int i = 0; i < 2; ++i) {
-        initialise(memory_.made + i, Shape::kRuns);
+        initialise(memory_.made + i, Shape::kDepthwiseWarps);
         initialise(memory_.used + i, Shape::kProductWarps);
       }
       publish();

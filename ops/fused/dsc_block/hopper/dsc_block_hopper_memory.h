@@ -19,7 +19,8 @@ struct DscBlockShape {
   static constexpr int kOutputShares = kGroups / kRowShares, kOutputs = kOutputShares * kGroupOutputs;
   static_assert(kRowShares * kOutputShares == kGroups && kRowShares * kGroupRows == kRows);
 
-  static constexpr int kWarps = 16, kThreads = kWarps * 32, kProductWarps = kGroups * 4;
+  static constexpr int kWarps = 16, kThreads = kWarps * 32, kProductWarps = kGroups * 4,
+                       kDepthwiseWarps = kWarps - kProductWarps;
   static constexpr int kRuns = kRowBytes / 16;  ///< of a chunk
   static constexpr int kMiddleBytes = kRows * 64 * kRowBytes,
                        kWeightBytes = (kOutputs * kRowBytes + 1023) / 1024 * 1024;
@@ -47,7 +48,7 @@ struct DscSharedMemory {
       *output_maps;  ///< scale and shift of each channel: 8 scales, 8 shifts; of each output and, unused, of 8 more
   DscBlockPatch* patches;
   Barrier* arrived;      ///< of each stage: x and weight have come
-  Barrier *made, *used;  ///< of each tile of d: all runs of channels are there; products have been made of it
+  Barrier *made, *used;  ///< of each tile of d: all warps have made theirs; products have been made of it
   int stage_bytes, weight_place;
 
   FUSEDSC_DEVICE explicit DscSharedMemory(const DscBlockParameters& p) {

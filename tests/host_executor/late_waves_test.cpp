@@ -1,0 +1,82 @@
+/// Kernels whose waves wait for each other by barriers that tell a phase from the one before only, with each wave in
+/// turn behind all others: none waits for ever, and none overtakes what it should wait for.
+#include <utility>
+
+#include "fusedsc/common/gpu/vendor/gpu.h"
+#include "gpu/gpu_under_test.h"
+#include "host_executor/executor.h"
+#include "host_executor/late_wave.h"
+#include "ops/dsc_block_verify.h"
+
+namespace fusedsc::reference {
+namespace {
+
+/// A late wave is overtaken where nothing else would make it wait.
+TEST(LateWave, GoesLast) {
+  gpu::executor::set_wave_size(32);
+  for (const int late : {-1, 0, 1}) {
+    gpu::executor::set_late_wave(late);
+    std::vector<int> order;
+    gpu::executor::run(1, 96, 0, [&] {
+      for (int i = 0; i < 2; ++i) {
+        gpu::executor::wait_until([] { return true; });
+        if (gpu::thread_index() % 32 == 0) order.push_back(gpu::thread_index() / 32);
+        gpu::executor::wave_barrier();
+      }
+    });
+    gpu::executor::set_late_wave(-1);
+    ASSERT_EQ(order.size(), 6u);
+    if (late >= 0) EXPECT_EQ(std::vector<int>(order.end() - 2, order.end()), std::vector<int>(2, late));
+  }
+}
+
+class LateWaves : public testing::TestWithParam<int> {
+ protected:
+  void SetUp() override {
+    use_memory(gpu_memory());
+    use_gpu_wave_size(32);
+    align_tensors(true);
+    gpu::executor::set_multiprocessors(1);
+    gpu::executor::set_late_wave(GetParam());
+  }
+  void TearDown() override {
+    gpu::executor::set_late_wave(-1);
+    gpu::executor::set_multiprocessors(before_);
+    align_tensors(false);
+  }
+
+ private:
+  int before_ = gpu::executor::multiprocessors();
+};
+INSTANTIATE_TEST_SUITE_P(Waves, LateWaves, testing::Range(0, 16), testing::PrintToStringParamName());
+
+bool is_one_kernel(const std::vector<Candidate>& candidates) {
+  return std::any_of(candidates.begin(), candidates.end(),
+                     [](const Candidate& one) { return one.taken && one.implementation.starts_with("gpu_hopper"); });
+}
+
+/// MobileNetV2's and others, on smaller maps. Warps have runs of some chunks of channels only, and of few or many
+/// others nothing.
+TEST_P(LateWaves, DscBlockInOneKernel) {
+  const std::pair<DepthwiseGeometry, std::int64_t> kBlocks[] = {
+      {{{1, 96, 40, 56}, centered(3, 2)}, 24},  {{{1, 144, 28, 28}, centered(3)}, 24},
+      {{{1, 144, 40, 28}, centered(3, 2)}, 32}, {{{1, 16, 64, 64}, centered(3, 2)}, 16},
+      {{{1, 192, 28, 28}, centered(3, 2)}, 64}, {{{2, 72, 14, 14}, centered(3)}, 64},
+      {{{2, 136, 14, 14}, centered(3)}, 96},    {{{4, 40, 14, 14}, centered(3, 2)}, 80},
+      {{{2, 32, 28, 56}, centered(3)}, 16},
+  };
+  for (const auto& [depthwise, outputs] : kBlocks) {
+    const DscBlockCase block{.dtype = DataType::float16,
+                             .depthwise = depthwise,
+                             .outputs = outputs,
+                             .training = false,
+                             .memories = Memories::all(Memory::channels_last)};
+    SCOPED_TRACE(testing::Message() << block);
+    DscBlockForward tensors(block);
+    ASSERT_TRUE(is_one_kernel(explain_dsc_block(tensors.arguments(block))));
+    ASSERT_NO_THROW(verify_dsc_block(block));
+  }
+}
+
+}  // namespace
+}  // namespace fusedsc::reference
