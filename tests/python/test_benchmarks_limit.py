@@ -62,11 +62,10 @@ def never_ready():
     wait_in_the_library()
 
 
-def test_a_process_that_does_not_start(monkeypatch, capfd):
+def test_a_process_that_does_not_start(monkeypatch):
     monkeypatch.setattr(limit, "START_SECONDS", 4.0)
     with Limited(never_ready, 1.0) as record_by, pytest.raises(TimeoutError, match="was not ready after 4 s"):
-        record_by(0)
-    assert "in never_ready" in capfd.readouterr().err
+        record_by(0)  # where it was by then is not certain: on a busy machine still at its imports
 
 
 def first_case_hangs(options):
