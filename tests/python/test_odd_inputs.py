@@ -76,7 +76,7 @@ COMMANDS = [
     (("cache", "merge", NUL), "a"),
     *((("cache", "merge", file), f"{file} is no table: ") for file in ("empty.json", "half.json", "list.json")),
     *((("cache", "merge", file), f"{file} is no table: ") for file in ("text.json", "other.json")),
-    (("cache", "merge", "binary.json"), "binary.json is no table: it is not text in UTF-8"),
+    (("cache", "merge", "binary.json"), "binary.json is no table: it is not whole: "),
     (("cache", "merge", "folder"), "folder is no table: it is no regular file"),
     (("cache", "export", "folder"), "folder cannot be written: Is a directory"),
     ((*CONV, "stride=-1"), "stride is -1; it must be at least 1"),

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "fusedsc/common/status.h"
+#include "fusedsc/tuning/store/json_error.h"
 
 namespace fusedsc::tuning {
 namespace {
@@ -36,7 +37,7 @@ auto translated(const Read& read) {
   try {
     return read();
   } catch (const nlohmann::json::exception& error) {
-    throw InvalidArgument(std::string("it is not whole: ") + error.what());
+    throw InvalidArgument(not_whole(error));
   }
 }
 

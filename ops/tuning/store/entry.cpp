@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "fusedsc/common/status.h"
+#include "fusedsc/tuning/store/json_error.h"
 #include "kernel_sources.h"  // made by CMake: kKernelSources, kLibraryVersion
 
 namespace fusedsc::tuning {
@@ -62,7 +63,7 @@ auto translated(std::string_view text, const Read& read) {
   try {
     return read(Json::parse(text));
   } catch (const Json::exception& error) {
-    throw InvalidArgument(std::string("it is not whole: ") + error.what());
+    throw InvalidArgument(not_whole(error));
   }
 }
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
-from pathlib import Path
 
 import torch
 
@@ -69,20 +68,8 @@ def _list(_: list[str]) -> tuple[str, str]:
 
 
 def _merge(files: list[str]) -> tuple[str, str]:
-    try:
-        taken, given, why_not = torch.ops.fusedsc._cache_merge(files)
-    except UnicodeDecodeError as error:  # of the message, which has some of what is in the file
-        raise UsageError(f"{_not_text(files)} is no table: it is not text in UTF-8") from error
+    taken, given, why_not = torch.ops.fusedsc._cache_merge(files)
     return f"{taken} of {given} choices taken over; the others are stored already, faster, or stale", why_not
-
-
-def _not_text(files: list[str]) -> str:
-    for file in files:
-        try:
-            Path(file).read_text("utf-8")
-        except (OSError, ValueError):
-            return file
-    return ", ".join(files)
 
 
 def _export(files: list[str]) -> tuple[str, str]:
