@@ -34,37 +34,31 @@ class DscBlockDepthwise {
     first_tap_ = t - g / 2 * kStride;
   }
 
-  /// Warp number `warp` of those that do this has one run of channels after another, in turns with the others. It
-  /// arrives at every chunk, those that it has nothing of, too: a barrier tells a phase from the one before it only, so
-  /// chunks must not go on without a warp that is to wait for them.
+  /// Warp number `warp` of those that do this has one run of channels after another, in turns with the others.
   FUSEDSC_DEVICE void run(int warp) {
     const int runs = p_.runs();
-    int run = warp, first_chunk = 0, tile = static_cast<int>(block_index()), next_chunk = 0;
+    int run = warp, first_chunk = 0, tile = static_cast<int>(block_index());
 #pragma unroll 1
     while (true) {
 #pragma unroll 1
-      while (run >= runs && tile < p_.tiles) {
+      while (run >= runs) {
         run -= runs;
         first_chunk += p_.chunks;
         tile += static_cast<int>(block_count());
       }
-      const bool ends = tile >= p_.tiles;
-      const int number = first_chunk + (ends ? 0 : run / Shape::kRuns);
-      if (!ends) load_weights(run);
-#pragma unroll 1
-      for (; next_chunk < number; ++next_chunk) {
-        wait_for_middle(next_chunk);
-        arrive_as_warp(memory_.made + next_chunk % 2);
-      }
-      if (ends) return;
+      if (tile >= p_.tiles) return;
+      const int number = first_chunk + run / Shape::kRuns;
       const DscBlockChunk chunk(p_, number);
+      load_weights(run);
       wait_for_middle(number);
       wait(memory_.arrived + chunk.slot, chunk.parity);
       make(memory_.stages + chunk.slot * memory_.stage_bytes, memory_.middles + chunk.middle * Shape::kMiddleBytes, run,
            tile);
       publish();
-      arrive_as_warp(memory_.made + chunk.middle);
-      ++next_chunk;
+      warp_barrier();
+      // The last run of a tile stands for those that its last chunk lacks, too.
+      const int arrivals = run == runs - 1 ? 1 + p_.chunks * Shape::kRuns - runs : 1;
+      if (thread_index() % 32 < arrivals) arrive(memory_.made + chunk.middle);
       run += kWarps;
     }
   }
@@ -73,7 +67,6 @@ class DscBlockDepthwise {
   using T = typename Shape::T;
   static constexpr int kStride = Shape::kStride, kRowBytes = Shape::kRowBytes, kRows = Shape::kRows;
   static constexpr int kKernel = Shape::kKernel, kWarps = Shape::kDepthwiseWarps;
-  static_assert(kWarps >= Shape::kRuns);                 // of a chunk a warp has one run at most
   static constexpr int kPairs = 4;                       ///< of channels
   static constexpr int kColumnGroups = kStride + 1;      ///< of 4 columns that a patch of 4 outputs reads
   static constexpr int kKept = (kKernel - 1) / kStride;  ///< output rows that are begun and not finished
@@ -82,10 +75,11 @@ class DscBlockDepthwise {
   using Sums = float[kPairs][4];  ///< of a pair of channels both at one position, then both at the other half's
   using Run = Aligned<std::uint32_t, 4>;
 
-  /// Until chunk number `number` may have its tile of d: the one before it there has been used.
+  /// Until chunk number `number` may have its tile of d, as the one before it there has been used; and until the one
+  /// that had its stage before has come, where there is one stage.
   FUSEDSC_DEVICE void wait_for_middle(int number) const {
-    const DscBlockChunk chunk(p_, number);
-    wait(memory_.used + chunk.middle, chunk.middle_parity ^ 1);
+    const int before = number - least(2, p_.stages);
+    if (before >= 0) wait(memory_.used + DscBlockChunk::use(before), DscBlockChunk::use_parity(before));
   }
 
   FUSEDSC_DEVICE static int swizzle(int position) { return swizzled_place(0, position); }

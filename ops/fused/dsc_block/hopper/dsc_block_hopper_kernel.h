@@ -35,10 +35,8 @@ class DscBlockKernel {
   FUSEDSC_DEVICE void begin() {
     if (thread_index() == 0) {
       for (int i = 0; i < p_.stages; ++i) initialise(memory_.arrived + i);
-      for (int i = 0; i < 2; ++i) {
-        initialise(memory_.made + i, Shape::kDepthwiseWarps);
-        initialise(memory_.used + i, Shape::kProductWarps);
-      }
+      for (int i = 0; i < 2; ++i) initialise(memory_.made + i, Shape::kRuns);
+      for (int i = 0; i < kUses; ++i) initialise(memory_.used + i, Shape::kProductWarps);
       publish();
     }
     wait_for_previous_kernel();

@@ -6,6 +6,10 @@
 
 namespace fusedsc::gpu::hopper {
 
+/// Barriers of chunks that have been used. A barrier tells a phase from the one before it only, and a warp has nothing
+/// of many chunks: those that it does not wait for must not come round to a barrier that it is to wait for.
+constexpr int kUses = 16;
+
 /// What a kernel is compiled for. kTheRowBytes: of a chunk of channels, 64 or 128. Products have kTheRows * 64
 /// positions; each of kTheGroups warpgroups has kTheGroupRows * 64 of them and kTheGroupOutputs outputs.
 template <class TheType, int kTheStride, int kTheRowBytes, int kTheRows, int kTheGroups, int kTheGroupRows,
@@ -22,6 +26,8 @@ struct DscBlockShape {
   static constexpr int kWarps = 16, kThreads = kWarps * 32, kProductWarps = kGroups * 4,
                        kDepthwiseWarps = kWarps - kProductWarps;
   static constexpr int kRuns = kRowBytes / 16;  ///< of a chunk
+  /// Chunks between two that a warp makes runs of: as many as there are warps, where each chunk has one run.
+  static_assert(kDepthwiseWarps <= kUses);
   static constexpr int kMiddleBytes = kRows * 64 * kRowBytes,
                        kWeightBytes = (kOutputs * kRowBytes + 1023) / 1024 * 1024;
   static constexpr int kTapBytes = 16, kRunTapBytes = kKernel * kKernel * kTapBytes;
@@ -33,7 +39,7 @@ struct DscBlockShape {
     return (tile_bytes(p) + 1023) / 1024 * 1024 + kWeightBytes;
   }
   FUSEDSC_HOST_DEVICE static int memory_bytes(const DscBlockParameters& p) {
-    return 1024 + p.stages * (stage_bytes(p) + 8) + 2 * (kMiddleBytes + 16) + (p.runs() + 1) * kRunTapBytes +
+    return 1024 + p.stages * (stage_bytes(p) + 8) + 2 * (kMiddleBytes + 8) + (p.runs() + 1) * kRunTapBytes + kUses * 8 +
            p.runs() * 64 + (kOutputs + 8) * 8 + 16 * static_cast<int>(sizeof(DscBlockPatch)) +
            kProductWarps * kStagedBytes;
   }
@@ -47,8 +53,9 @@ struct DscSharedMemory {
   float *maps,
       *output_maps;  ///< scale and shift of each channel: 8 scales, 8 shifts; of each output and, unused, of 8 more
   DscBlockPatch* patches;
-  Barrier* arrived;      ///< of each stage: x and weight have come
-  Barrier *made, *used;  ///< of each tile of d: all warps have made theirs; products have been made of it
+  Barrier* arrived;  ///< of each stage: x and weight have come
+  Barrier* made;     ///< of each tile of d: all runs of channels are there
+  Barrier* used;     ///< of each chunk in turn: products have been made of its tile of d
   int stage_bytes, weight_place;
 
   FUSEDSC_DEVICE explicit DscSharedMemory(const DscBlockParameters& p) {
@@ -79,6 +86,10 @@ struct DscSharedMemory {
 struct DscBlockChunk {
   int slot, parity;           ///< of the stage
   int middle, middle_parity;  ///< of the tile of d
+
+  /// Its barrier of those that tell that it has been used.
+  FUSEDSC_DEVICE static int use(int number) { return number % kUses; }
+  FUSEDSC_DEVICE static int use_parity(int number) { return number / kUses & 1; }
 
   FUSEDSC_DEVICE DscBlockChunk(const DscBlockParameters& p, int number) {
     std::uint32_t rest = static_cast<std::uint32_t>(number);

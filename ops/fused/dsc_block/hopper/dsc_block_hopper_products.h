@@ -31,9 +31,10 @@ class DscBlockProducts {
         wait(memory_.arrived + chunk.slot, chunk.parity);
         wait(memory_.made + chunk.middle, chunk.middle_parity);
         multiply_chunk(sums, chunk, i);
-        arrive_as_warp(memory_.used + chunk.middle);
+        Barrier* used = memory_.used + DscBlockChunk::use(number);
+        arrive_as_warp(used);
         if (thread_index() == 0) {
-          wait(memory_.used + chunk.middle, chunk.middle_parity);
+          wait(used, DscBlockChunk::use_parity(number));
           release(number);
         }
         warp_barrier();
