@@ -1,5 +1,6 @@
 """imagenet.py --cuda-graph, on a CPU: a whole step as a graph that is recorded and replayed in place of the GPU's."""
 
+import argparse
 import copy
 import os
 import subprocess
@@ -242,6 +243,16 @@ def test_means_of_gradients(monkeypatch):
     assert_same_bits(tensors, expected)
     assert [t.data_ptr() for t in tensors] == places
     assert messages == [torch.float32, torch.float64]
+
+
+def test_messages_that_no_graph_has():
+    """Before anything starts. NCCL's it has, of BatchNorms, too."""
+    options = argparse.Namespace(cuda_graph=True, backend="gloo")
+    two = Processes(0, 2, torch.device("cuda", 0))
+    with pytest.raises(UserError, match="--cuda-graph: gloo's messages go through the host"):
+        start.check(RECIPE, options, two)
+    options.backend = None
+    start.check(replace(RECIPE, sync_bn=True), options, two)
 
 
 # ---------------------------------------------------------------------------------------------------- whole programs
