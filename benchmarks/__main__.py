@@ -88,10 +88,13 @@ def run(options: argparse.Namespace) -> int:
         if not records or options.device == "cpu":  # results of a CPU are kept whole
             return 130
     console = Console() if sys.stdout.isatty() else Console(width=150)
-    print_tables(records, console)
-    print_splits(records, console)
+    try:  # before the tables, which take a while: a run that is ended then has lost nothing
+        written = write(records, options, machine, facts)
+    finally:
+        print_tables(records, console)
+        print_splits(records, console)
     console.print(f"{facts}; medians of {options.rounds} rounds")
-    for path in write(records, options, machine, facts):
+    for path in written:
         console.print(f"Written: {path}")
     failures = sum("error" in record for record in records)
     if failures:

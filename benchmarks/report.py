@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 
 def keep(folder: Path, records: list[Record], title: str) -> list[Path]:
     """Writes a file per suite (file_name), in which these records replace those of the same cases; and its plots."""
-    written = []
+    files = {}
     for name in dict.fromkeys(map(file_name, records)):
         path = folder / name
         kept = read(path) if path.exists() else []
         kept += [record for record in records if file_name(record) == name]
         merged = {tuple(record[key] for key in CASE_KEYS): record for record in kept}
-        write_json(path, list(merged.values()))
-        written += [path, *write_gpu_plots(path, list(merged.values()), title)]
-    return written
+        files[path] = list(merged.values())
+        write_json(path, files[path])
+    return [written for path, merged in files.items() for written in (path, *write_gpu_plots(path, merged, title))]
 
 
 def write_gpu_plots(path: Path, records: list[Record], title: str) -> list[Path]:

@@ -495,9 +495,23 @@ def test_output_that_cannot_be_written(tmp_path, capfd):
     (tmp_path / "file").write_text("")
     output = tmp_path / "file" / "results.json"
     assert benchmarks.main([*TINY, "--suite", "pointwise", "--case", "c960*", "--output", str(output)]) == 1
-    errors = capfd.readouterr().err
+    printed, errors = capfd.readouterr()
     assert f"error: {output}: cannot be written" in errors
     assert "--output" in errors
+    assert "geometric mean" in printed, "what was measured is lost"
+
+
+def test_files_are_written_before_the_tables(monkeypatch, tmp_path):
+    """A run that is ended while it prints has lost nothing."""
+
+    def ended(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(benchmarks, "print_tables", ended)
+    output = tmp_path / "results.json"
+    with pytest.raises(KeyboardInterrupt):
+        benchmarks.main([*TINY, "--suite", "pointwise", "--case", "c960*", "--output", str(output)])
+    assert [record["suite"] for record in json.loads(output.read_text())] == ["pointwise"] * 4
 
 
 @pytest.mark.parametrize("arguments", [["--rounds", "0"], ["--rounds", "x"], ["--threads", "-1"], ["--batch", "1.5"]])

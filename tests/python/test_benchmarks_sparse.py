@@ -20,7 +20,7 @@ from benchmarks import __main__ as benchmarks
 from benchmarks import measure, report, sparse_cases, sparse_gains, suites, zeros
 from benchmarks.workloads import Place, counting, csr, trained_network
 from benchmarks.workloads.sparse import SparseConvolution
-from benchmarks.workloads.sparse_network import SparseNetwork, counts_of
+from benchmarks.workloads.sparse_network import SparseNetwork, check_precision, counts_of
 
 pytestmark = [
     pytest.mark.xdist_group("benchmarks_sparse"),  # they share a run
@@ -107,6 +107,19 @@ def test_networks_have_their_layers(run):
     assert sum(record["choices"].values()) == len(layers)
     assert layers[3]["own_us"] > 0, "is pointwise"
     assert "ours, swapped" not in record["us_beside"], "has no depthwise convolutions"
+
+
+def test_what_is_timed_is_as_precise_as_the_others():
+    """Or as rounding allows, which is 3% of float32's norm: TensorFloat-32 that is cut off costs PyTorch more."""
+    torch.manual_seed(0)
+    model, x = Network().eval(), torch.randn(1, 3, 16, 16)
+    y = model(x)
+    check_precision(model, x, y, 2 * y)
+    check_precision(model, x, 1.02 * y, y)
+    check_precision(model, x, 1.1 * y, y, 0.85 * y)
+    for wrong in (1.1 * y, y.new_full(y.shape, math.nan), y.new_zeros(y.shape)):
+        with pytest.raises(AssertionError, match=r"of the network's in double precision, and may by 3\.0e-02; a wrong"):
+            check_precision(model, x, wrong, y)
 
 
 def test_the_threads_own_time(monkeypatch, tmp_path, capsys):

@@ -1,6 +1,7 @@
 """fusedsc.graphed_step: what it refuses, and on a GPU that its steps are those of the function it captures."""
 
 import copy
+import gc
 import subprocess
 import sys
 import warnings
@@ -279,10 +280,45 @@ def test_waiting_is_named(wrong):
     step = fusedsc.graphed_step(wrong, warm_up=1)
     x = torch.ones(3, device="cuda")
     step(x)
-    with pytest.raises(RuntimeError, match=r"graphed_step: the function cannot be captured: .*\nIt may not wait for"):
-        step(x)
+    assert_fails_to_capture(step, x, "graphed_step: the function cannot be captured: .*\nIt may not wait for")
+    following = fusedsc.graphed_step(lambda x: x + 1, warm_up=1)
+    assert [following(x).tolist() for _ in range(2)] == [[2.0] * 3] * 2
+
+
+def assert_fails_to_capture(step, x, sentence):
+    """And random numbers go on, which PyTorch by itself forbids after such a failure."""
+    torch.cuda.manual_seed(5)
+    torch.rand(4, device="cuda")
+    expected = torch.rand(4, device="cuda").tolist()
+    torch.cuda.manual_seed(5)
+    torch.rand(4, device="cuda")
+    with pytest.raises(RuntimeError, match=sentence):
+        step(*x) if isinstance(x, tuple) else step(x)
     assert not step.captured
-    assert fusedsc.graphed_step(lambda x: x + 1, warm_up=1)(x).tolist() == [2.0] * 3
+    assert torch.rand(4, device="cuda").tolist() == expected
+    assert nn.functional.dropout(torch.ones(100, device="cuda"), 0.5).unique().tolist() == [0.0, 2.0]
+
+
+@gpu_only
+def test_memory_of_a_failed_capture_is_free_again():
+    calls = []
+
+    def function(x):
+        total = x.new_zeros(2**28).sum()
+        calls.append(total)
+        return total if len(calls) == 1 else total.item()
+
+    step = fusedsc.graphed_step(function, warm_up=1)
+    x = torch.ones(3, device="cuda")
+    step(x)
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_reserved()
+    for _ in range(3):
+        assert_fails_to_capture(step, x, "cannot be captured")
+    calls.clear()
+    gc.collect()
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() < before + 2**28
 
 
 @gpu_only
@@ -297,8 +333,7 @@ def test_optimizers_that_cannot_be_captured_are_named():
 
     step = fusedsc.graphed_step(function, warm_up=1)
     step(torch.ones(2, 3, device="cuda"))
-    with pytest.raises(RuntimeError, match="Adam with capturable=True"):
-        step(torch.ones(2, 3, device="cuda"))
+    assert_fails_to_capture(step, torch.ones(2, 3, device="cuda"), "Adam with capturable=True")
 
 
 @gpu_only
@@ -308,8 +343,7 @@ def test_grad_scaler_that_waits_is_named():
     step = fusedsc.graphed_step(function, warm_up=1)
     batch = torch.ones(2, 3, device="cuda"), torch.zeros(2, dtype=torch.int64, device="cuda")
     step(*batch)
-    with pytest.raises(RuntimeError, match="a GradScaler one with fused=True"):
-        step(*batch)
+    assert_fails_to_capture(step, batch, "a GradScaler one with fused=True")
 
 
 @gpu_only

@@ -161,10 +161,10 @@ class GraphedStep:
         gc.collect()
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
-        graph = torch.cuda.CUDAGraph()
+        graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
         with torch.cuda.stream(self._stream):
             # Threads that load data or watch over NCCL go on meanwhile, with calls that a capture of all would forbid.
-            graph.capture_begin(capture_error_mode="thread_local")
+            graph.capture_begin(pool, capture_error_mode="thread_local")
             try:
                 try:
                     outputs = self._function(*inputs)
@@ -172,9 +172,9 @@ class GraphedStep:
                     outputs = pytree.tree_map_only(Tensor, Tensor.detach, outputs)
                 except Exception:
                     with suppress(RuntimeError):  # says that the capture failed, which the other says better
-                        graph.capture_end()
+                        _end(graph, pool)
                     raise
-                graph.capture_end()
+                _end(graph, pool)
             except RuntimeError as error:
                 if isinstance(error, torch.OutOfMemoryError):
                     raise
@@ -185,6 +185,32 @@ class GraphedStep:
                 ) from error
         self._inputs = [leaf for leaf in held if isinstance(leaf, Tensor)]
         self._outputs, self._graph = outputs, graph
+
+
+_FAILED: list[torch.cuda.CUDAGraph] = []
+"""PyTorch's allocators may go on asking a graph whether a stream is its own: it must not be freed."""
+
+
+def _end(graph: torch.cuda.CUDAGraph, pool: tuple[int, int]) -> None:
+    try:
+        graph.capture_end()
+    except RuntimeError:
+        _forget(graph, pool)
+        raise
+
+
+def _forget(graph: torch.cuda.CUDAGraph, pool: tuple[int, int]) -> None:
+    """A capture of the current stream that failed, and of which PyTorch 2.11 does not know that it is over: random
+    numbers would be errors from now on, and freed memory that several streams used would not be used again."""
+    _FAILED.append(graph)
+    device = torch.cuda.current_device()
+    with suppress(AttributeError, RuntimeError):  # other versions end it themselves
+        torch._C._cuda_endAllocateToPool(device, pool)
+        torch._C._cuda_releasePool(device, pool)
+    after = torch.cuda.CUDAGraph()
+    after.capture_begin(capture_error_mode="thread_local")
+    torch.zeros(1, device=device)
+    after.capture_end()  # which ends it for random numbers
 
 
 def _properties(leaf: Any) -> tuple:
