@@ -50,7 +50,10 @@ def prepare(options: argparse.Namespace, present: Processes) -> None:
 
 def train(options: argparse.Namespace, present: Processes, interruption: Interruption) -> int:
     training = start.training(options, present)
-    ended = training.train(interruption)
+    try:
+        ended = training.train(interruption)
+    finally:
+        training.trainer.release()
     if training.log is not None:  # the first process's
         training.log.close()
         write_atomically(training.folder / "curves.png", log.draw_curves(training.log.path, training.recipe.model))

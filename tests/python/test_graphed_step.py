@@ -2,6 +2,8 @@
 
 import copy
 import gc
+import subprocess
+import sys
 import warnings
 
 import pytest
@@ -105,6 +107,11 @@ def test_inputs_that_differ(step, images, more, sentence):
     checked(step, *first)
     with pytest.raises(ValueError, match=sentence):
         checked(step, images, first[1] | more)
+
+
+def test_without_a_graph_reset_does_nothing(step):
+    step.reset()
+    assert not step.captured
 
 
 # -------------------------------------------------------------------------------------------------------- on a GPU
@@ -394,3 +401,67 @@ def test_two_steps_take_turns():
         first, second = (step(x) for step in steps)
         assert first.unique().tolist() == [2.0 * value]
         assert second.unique().tolist() == [3.0 * value]
+
+
+@gpu_only
+def test_reset_captures_anew():
+    """Where what the function reads is another tensor; and results that were given out stay."""
+    weight = [torch.ones(3, device="cuda")]
+    step = fusedsc.graphed_step(lambda x: x * weight[0], warm_up=1)
+    x = torch.full((3,), 2.0, device="cuda")
+    kept = [step(x) for _ in range(3)]
+    weight[0] = torch.full((3,), 5.0, device="cuda")
+    assert step(x).tolist() == [2.0] * 3, "the graph has the tensor it was captured with"
+    step.reset()
+    assert not step.captured
+    assert step(x).tolist() == [10.0] * 3
+    assert step.captured
+    assert [y.tolist() for y in kept] == [[2.0] * 3] * 3
+
+
+@gpu_only
+def test_tensors_beside_the_inputs_are_read_at_each_call():
+    rate = torch.zeros((), device="cuda")
+    step = fusedsc.graphed_step(lambda x: x * rate, warm_up=1)
+    found = []
+    for value in range(5):
+        rate.fill_(value)
+        found.append(step(torch.ones(1, device="cuda")))
+    assert [y.item() for y in found] == [0, 1, 2, 3, 4]
+
+
+MESSAGES_IN_A_GRAPH = """
+import os, torch, torch.distributed as dist
+import fusedsc
+rank, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+torch.cuda.set_device(rank)
+dist.init_process_group("nccl", device_id=torch.device("cuda", rank))
+
+def function(x):
+    y = x * (rank + 1)
+    dist.all_reduce(y)
+    return y
+
+step = fusedsc.graphed_step(function)
+found = [step(torch.full((1000,), float(i), device="cuda")) for i in range(8)]
+assert step.captured
+factor = sum(range(1, count + 1))
+assert [y.unique().tolist() for y in found] == [[i * factor] for i in range(8)]
+step.reset()
+dist.destroy_process_group()
+print("left")
+"""
+
+
+@gpu_only
+@pytest.mark.parametrize("count", [1, 2])
+def test_messages_of_nccl_in_a_graph(tmp_path, count):
+    """And the processes part: without the reset they hang."""
+    if torch.cuda.device_count() < count:
+        pytest.skip("needs two GPUs")
+    script = tmp_path / "messages.py"
+    script.write_text(MESSAGES_IN_A_GRAPH)
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count)]
+    done = subprocess.run([*launcher, str(script)], capture_output=True, text=True, timeout=180)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("left") == count

@@ -1,5 +1,6 @@
 """imagenet.py on a GPU: captured steps, images decoded there, resumption, and two GPUs as one."""
 
+import itertools
 import json
 import os
 import subprocess
@@ -17,7 +18,7 @@ sys.path.insert(0, str(EXAMPLES))
 import imagenet  # noqa: E402
 from common import checkpoint as common_checkpoint  # noqa: E402
 from imagenet_training import checkpoint, log  # noqa: E402
-from imagenet_training.batches import ToDevice  # noqa: E402
+from imagenet_training.batches import Batch, ToDevice  # noqa: E402
 from imagenet_training.folder_source import FolderSource  # noqa: E402
 from imagenet_training.pictures import write_pictures  # noqa: E402
 from imagenet_training.processes import Processes  # noqa: E402
@@ -57,25 +58,63 @@ def train(pictures, runs, *more):
     return imagenet.main(["--data", str(pictures), "--runs", str(runs), "--device", "cuda", *SMALL, *more])
 
 
+def small_network():
+    torch.manual_seed(0)
+    layers = (nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten())
+    return nn.Sequential(*layers, nn.Dropout(0.5), nn.Linear(32, 5))
+
+
 @pytest.mark.parametrize("amp", ["none", "float16", "bfloat16"])
-@pytest.mark.parametrize("accumulate", [1, 2])
-def test_captured_steps_are_steps(amp, accumulate, monkeypatch):
+@pytest.mark.parametrize("more", [{}, {"accumulate": 2}, {"clip_grad": 0.1}, {"mixup": 0.2, "cutmix": 1.0}], ids=str)
+def test_captured_steps_are_steps(amp, more, monkeypatch):
     """With dropout, whose random numbers follow the step; and nothing is left of the steps before the capture."""
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
-    recipe = Recipe(epochs=1, batch_size=16, accumulate=accumulate, lr=0.01, warm_up=0.0, ema=0.9, amp=amp, plain=True)
+    recipe = Recipe(epochs=1, batch_size=16, lr=0.01, warm_up=0.0, ema=0.9, amp=amp, plain=True, **more)
     outcomes = []
     for captured in (False, True):
-        torch.manual_seed(0)
-        layers = (nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten())
-        model = nn.Sequential(*layers, nn.Dropout(0.5), nn.Linear(32, 5))
-        trainer = Trainer(recipe, model, 5, gpu(), captured=captured)
-        for number in range(5):
+        trainer = Trainer(recipe, small_network(), 5, gpu(), captured=captured)
+        for number in range(8):
             torch.manual_seed(100 + number)
             images, labels = torch.randn(16, 3, 12, 12).cuda(), torch.randint(5, (16,)).cuda()
-            trainer.step(number, 10, zip(images.chunk(accumulate), labels.chunk(accumulate), strict=True))
-        outcomes.append((trainer.model.state_dict(), trainer.average.state_dict(), trainer.totals()))
+            parts = zip(images.chunk(recipe.accumulate), labels.chunk(recipe.accumulate), strict=True)
+            trainer.step(number, 10, parts)
+        state = trainer.state_dict()
+        outcomes.append((state["model"], state["average"], state["scaler"], state["optimizer"], trainer.totals()))
     torch.testing.assert_close(outcomes[0], outcomes[1], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("captured", [False, True])
+@pytest.mark.parametrize("more", [{}, {"clip_grad": 0.1, "mixup": 0.2}], ids=str)
+def test_a_step_waits_for_nothing(captured, more):
+    """Nor does the way of its images onto the GPU: the host runs ahead."""
+    recipe = Recipe(epochs=1, batch_size=16, ema=0.9, amp="float16", plain=True, **more)
+    trainer, to_device = Trainer(recipe, small_network(), 5, gpu(), captured=captured), ToDevice(recipe, gpu().device)
+    generator = torch.Generator().manual_seed(0)
+    pixels = torch.randint(256, (16, 3, 12, 12), dtype=torch.uint8, generator=generator)
+    batch = Batch(pixels, torch.arange(16) % 5).pin_memory()
+    parts = to_device(itertools.repeat(batch), training=True)
+    for number in range(8):
+        torch.cuda.set_sync_debug_mode("error" if number > 4 else "default")
+        try:
+            trainer.step(number, 10, itertools.islice(parts, 1))
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    assert trainer.totals()[0] > 0
+
+
+def test_steps_with_infinite_gradients_are_skipped():
+    """By the device, within the graph."""
+    recipe = Recipe(epochs=1, batch_size=16, ema=0.9, amp="float16", plain=True)
+    trainer = Trainer(recipe, small_network(), 5, gpu(), captured=True)
+    images, labels = torch.randn(16, 3, 12, 12).cuda(), torch.randint(5, (16,)).cuda()
+    for number in range(6):
+        trainer.step(number, 10, [(images, labels)])
+    before, scale = [p.detach().clone() for p in trainer.model.parameters()], trainer.scaler.get_scale()
+    for number in range(6, 8):
+        trainer.step(number, 10, [(images * torch.inf, labels)])
+    torch.testing.assert_close(list(trainer.model.parameters()), before, rtol=0, atol=0)
+    assert trainer.scaler.get_scale() == scale / 4
 
 
 @pytest.mark.parametrize(
@@ -187,3 +226,25 @@ def test_two_gpus_with_batch_statistics_of_both(pictures, tmp_path, plain):
     assert len(compared) == 53
     for name in compared:  # after one step: rounding errors grow
         assert (two[name] - one[name]).norm() < 0.01 * (one[name] - beginning[name]).norm(), name
+
+
+@pytest.mark.parametrize("plain", [[], ["--plain"]], ids=["fused", "plain"])
+def test_two_gpus_with_batch_statistics_of_both_in_a_graph(pictures, tmp_path, plain):
+    """All messages within the graph, and without one."""
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two GPUs")
+    script = tmp_path / "exact.py"
+    script.write_text(EXACT)
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
+    recipe = [*SMALL, "--dropout", "0", "--amp", "none", "--train-size", "64", "--lr", "0.001", *plain, "--sync-bn"]
+    for name, more in (("graph", ["--cuda-graph"]), ("loop", [])):
+        run = ["--data", str(pictures), "--runs", str(tmp_path / name), "--device", "cuda", *recipe, *more]
+        subprocess.run([*launcher, str(EXAMPLES / "imagenet.py"), *run], check=True, timeout=300)
+    graph, loop = (checkpoint.load("latest", tmp_path / name).trainer["model"] for name in ("graph", "loop"))
+    torch.manual_seed(0)
+    beginning = __import__("torchvision").models.mobilenet_v2(num_classes=CLASSES).state_dict()
+    for name in loop:
+        if name.endswith("running_var") or name == "classifier.1.weight":
+            assert (graph[name] - loop[name]).norm() < 0.05 * (loop[name] - beginning[name]).norm(), name
+        if name.endswith("num_batches_tracked"):
+            assert graph[name] == loop[name] == 8, name

@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -95,12 +96,17 @@ def decode(content: Tensor) -> Tensor:
 
 
 def normalize(pixels: Tensor, dtype: torch.dtype, memory_format: torch.memory_format) -> Tensor:
-    """What a network takes, of uint8 [N, 3, H, W]; on the device of ``pixels``."""
-    mean, deviation = (
-        torch.tensor(values, device=pixels.device).mul(255).view(3, 1, 1) for values in (MEAN, STANDARD_DEVIATION)
-    )
-    pixels = pixels.contiguous(memory_format=memory_format)
-    return pixels.float().sub_(mean).div_(deviation).to(dtype)
+    """What a network takes, of uint8 [N, 3, H, W]; on the device of ``pixels``. It waits only the first time."""
+    mean, deviation = _mean_and_deviation(pixels.device)
+    shifted = torch.sub(pixels.contiguous(memory_format=memory_format), mean)
+    out = shifted if dtype == shifted.dtype else torch.empty_like(shifted, dtype=dtype)
+    return torch.div(shifted, deviation, out=out)
+
+
+@lru_cache
+def _mean_and_deviation(device: torch.device) -> tuple[Tensor, ...]:
+    """Of a byte. Kept: to copy them to a GPU is to wait for all that it has to do."""
+    return tuple(torch.tensor(values, device=device).mul(255).view(3, 1, 1) for values in (MEAN, STANDARD_DEVIATION))
 
 
 def _decode_on_gpu(images: Sequence[Encoded], device: torch.device) -> dict[int, Tensor]:

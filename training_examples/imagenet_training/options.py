@@ -137,7 +137,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
                      "as many as there are CPUs)")  # fmt: skip
     run.add_argument("--threads", type=numbers.count, metavar="N", help="CPU threads (PyTorch's choice: all cores)")
     run.add_argument("--compile", action="store_true", help="torch.compile")
-    run.add_argument("--cuda-graph", action="store_true", help="forward and backward as one CUDA graph")
+    run.add_argument("--cuda-graph", action="store_true", help="each step as one CUDA graph")
     run.add_argument("--deterministic", action="store_true", help="the same bits in every run, on a GPU, too; slower")
 
 

@@ -33,18 +33,21 @@ class Processes:
         return tensor
 
     def mean(self, tensors: Iterable[Tensor]) -> None:
-        """Each tensor's mean over all processes, in place: one message per type."""
+        """Each tensor's mean over all processes, in place: one message per type. May be captured, with NCCL.
+
+        As DistributedDataParallel has it: a share of each first, and then their sum.
+        """
         if self.count == 1:
             return
         by_type: dict[torch.dtype, list[Tensor]] = {}
         for tensor in tensors:
             by_type.setdefault(tensor.dtype, []).append(tensor)
         for group in by_type.values():
-            flat = torch.cat([tensor.reshape(-1) for tensor in group])
+            flat = torch.cat([_in_memory_order(tensor) for tensor in group]).mul_(1 / self.count)
             dist.all_reduce(flat)
-            flat /= self.count
+            # One kernel takes many tensors only where both of a pair lie alike.
             parts = flat.split([tensor.numel() for tensor in group])
-            torch._foreach_copy_(group, [part.view(tensor.shape) for part, tensor in zip(parts, group, strict=True)])
+            torch._foreach_copy_(group, [_lying_as(part, tensor) for part, tensor in zip(parts, group, strict=True)])
 
     def any(self, flag: bool) -> bool:
         """Whether it is so in any process; all of them must ask."""
@@ -68,6 +71,19 @@ class Processes:
             # Modules that refer to the group refer to themselves, too. If its threads run on when Python ends, they now
             # and then abort it ("terminate called without an active exception").
             gc.collect()
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    """Whether its elements are all of a stretch of memory; processes have the same network, so they lie alike there."""
+    return tensor.is_contiguous() or (tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last))
+
+
+def _in_memory_order(tensor: Tensor) -> Tensor:
+    return tensor.as_strided((tensor.numel(),), (1,)) if _is_dense(tensor) else tensor.reshape(-1)
+
+
+def _lying_as(flat: Tensor, tensor: Tensor) -> Tensor:
+    return flat.as_strided(tensor.shape, tensor.stride()) if _is_dense(tensor) else flat.view(tensor.shape)
 
 
 def join(device: str, backend: str | None) -> Processes:

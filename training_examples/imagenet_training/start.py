@@ -78,8 +78,8 @@ def check(recipe: Recipe, options: argparse.Namespace, present: Processes) -> No
     on_gpu = present.device.type == "cuda"
     if options.cuda_graph and not on_gpu:
         raise UserError("--cuda-graph: it needs a GPU, and this is trained on the CPU; leave it out")
-    if recipe.sync_bn and present.count > 1 and options.cuda_graph:
-        raise UserError("--cuda-graph: processes do not talk within a graph; leave --sync-bn or --cuda-graph out")
+    if options.cuda_graph and present.count > 1 and options.backend == "gloo":
+        raise UserError("--cuda-graph: gloo's messages go through the host, which a graph has not; leave --backend out")
     parts = recipe.accumulate * present.count
     if recipe.batch_size % parts:
         raise UserError(

@@ -9,16 +9,20 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
+from common.errors import UserError
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim.swa_utils import AveragedModel
 from torchvision.transforms import v2
 
 import fusedsc
 
+from .average import Average
 from .models import parameter_groups, synchronize
 from .processes import Processes
 from .recipe import PRECISIONS, Recipe, learning_rate, memory_format, seed_all
+
+Part = tuple[Tensor, Tensor, Tensor]
+"""Images, what the loss compares their scores with, and labels."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +36,11 @@ class Score:
 
 
 class Trainer:
-    """Every step seeds the random numbers that it draws, so that a resumed run draws what it would have drawn."""
+    """Every step seeds the random numbers that it draws, so that a resumed run draws what it would have drawn.
+
+    ``captured``: a whole step is one CUDA graph, messages to other processes and the optimizer in it. The host copies
+    the batch, writes the learning rate and the average's decay to the device, and replays it.
+    """
 
     def __init__(
         self,
@@ -45,20 +53,21 @@ class Trainer:
         captured: bool = False,
     ) -> None:
         self.recipe, self.processes, self.device = recipe, processes, processes.device
-        self.model = model.to(self.device, memory_format=memory_format(recipe))
+        self.model = model.to(self.device, memory_format=memory_format(recipe)).train()
+        self._rate = recipe.lr
+        self._rate_on_device = torch.tensor(recipe.lr, device=self.device) if captured else None
+        self._fused = self.device.type == "cuda" or captured or None
         self.optimizer = torch.optim.SGD(
             parameter_groups(self.model, recipe),
-            lr=recipe.lr,
+            lr=self._rate_on_device if captured else recipe.lr,
             momentum=recipe.momentum,
-            fused=self.device.type == "cuda" or None,
+            fused=self._fused,
         )
         if recipe.momentum:  # the fused optimizer leaves it without a value where GradScaler skips the first step
             for parameter in self.model.parameters():
                 self.optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=recipe.amp == "float16")
-        self.average = None
-        if recipe.ema:
-            self.average = AveragedModel(self.model, multi_avg_fn=self._move_average, use_buffers=True)
+        self.average = Average(self.model, recipe.ema, captured) if recipe.ema else None
         self._mix = _mixing(recipe, classes)
         self._parallel = None
         if processes.count > 1 and not captured:
@@ -77,36 +86,70 @@ class Trainer:
         self._forward = torch.compile(forward) if compiled else forward
         self._totals = torch.zeros(2, dtype=torch.float64, device=self.device)
         self._parts = self._images = 0
-        self._captured = fusedsc.graphed_step(self._compute_gradients) if captured else None
+        self._captured = fusedsc.graphed_step(self._train) if captured else None
 
     def step(self, number: int, steps_per_epoch: int, parts: Iterable[tuple[Tensor, Tensor]]) -> None:
-        """One step of the optimizer, on this process's share of the batch, in parts. Does not wait for the device."""
+        """One step of the optimizer, on this process's share of the batch, in parts. Does not wait for the device.
+
+        Raises:
+            UserError: the step is to be captured, and cannot be.
+        """
         seed_all("step", self.recipe.seed, number, self.processes.rank)
-        rate = learning_rate(self.recipe, number, steps_per_epoch)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        self.model.train()
-        if self.recipe.accumulate > 1:
-            self.optimizer.zero_grad(set_to_none=self._captured is None)
-        for index, (images, labels) in enumerate(parts):
-            images, targets = self._mix(images, labels) if self._mix else (images, labels)
-            with self._communicating(index + 1 == self.recipe.accumulate):
-                (self._captured or self._compute_gradients)(images, targets, labels)
+        self._set_rate(learning_rate(self.recipe, number, steps_per_epoch))
+        if not self.model.training:  # a score was made; it takes some time of each step to say it to all modules
+            self.model.train()
+        if self.average is not None:
+            self.average.prepare()
+        mixed = self._mixed(parts)
+        if self._captured is None:
+            self._train(mixed)
+            return
+        try:
+            self._captured(list(mixed))
+        except RuntimeError as error:
+            reason = str(error).partition("cannot be captured: ")[2].splitlines()
+            if not reason:
+                raise
+            raise UserError(
+                f"--cuda-graph: a step of {self.recipe.model} cannot be captured ({reason[0]}); leave the option out"
+            ) from error
+
+    def release(self) -> None:
+        """Gives the graph back, if there is one: as long as there is, NCCL does not let its group be destroyed."""
+        if self._captured is not None:
+            self._captured.reset()
+
+    def _mixed(self, parts: Iterable[tuple[Tensor, Tensor]]) -> Iterator[Part]:
+        """Counts them, too. One after the other: on a CPU, the network draws random numbers between them."""
+        for images, labels in parts:
             self._parts += 1
             self._images += len(labels)
-        self._update()
+            yield (*(self._mix(images, labels) if self._mix else (images, labels)), labels)
 
-    def _update(self) -> None:
+    def _train(self, parts: Iterable[Part]) -> None:
+        """A whole step. Captured, it sends its message by itself: DistributedDataParallel would learn buckets first."""
+        self.optimizer.zero_grad()  # in here, so that a captured step overwrites its gradients
+        for index, (images, targets, labels) in enumerate(parts):
+            with self._communicating(index + 1 == self.recipe.accumulate):
+                self._add_gradients(images, targets, labels)
         parameters = list(self.model.parameters())
-        if self._captured:
-            self.processes.mean(p.grad for p in parameters if p.grad is not None)
+        if self._captured is not None:
+            self.processes.mean([p.grad for p in parameters if p.grad is not None])
         if self.recipe.clip_grad:
             self.scaler.unscale_(self.optimizer)
             nn.utils.clip_grad_norm_(parameters, self.recipe.clip_grad)
         self.scaler.step(self.optimizer)
         self.scaler.update()
         if self.average is not None:
-            self.average.update_parameters(self.model)
+            self.average.move(self.model)
+
+    def _set_rate(self, rate: float) -> None:
+        self._rate = rate
+        if self._rate_on_device is not None:
+            self._rate_on_device.fill_(rate)
+            return
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
 
     def totals(self) -> tuple[float, float]:
         """Mean loss and accuracy, over all processes, since the last call; waits for the device."""
@@ -128,24 +171,32 @@ class Trainer:
             scores = scores.float()
             best = scores.topk(min(5, scores.shape[1])).indices == labels[:, None]
             loss = F.cross_entropy(scores, labels, reduction="sum")
-            sums += torch.stack((best[:, 0].sum(), best.sum(), loss, torch.tensor(len(labels), device=self.device)))
+            sums[:3] += torch.stack((best[:, 0].sum(), best.sum(), loss))
+            sums[3] += len(labels)
         top1, top5, loss, images = self.processes.sum(sums).tolist()
         return Score(top1 / images, top5 / images, loss / images, int(images)) if images else None
 
     def state_dict(self) -> dict:
+        """The same with and without a graph."""
         state = {name: getattr(self, name).state_dict() for name in ("model", "optimizer", "scaler")}
+        for group in state["optimizer"]["param_groups"]:
+            group["lr"] = self._rate
         return state | {"average": self.average and self.average.state_dict()}
 
     def load_state_dict(self, state: dict) -> None:
         for name in ("model", "optimizer", "scaler"):
             getattr(self, name).load_state_dict(state[name])
+        for group in self.optimizer.param_groups:
+            self._rate = float(group["lr"])
+            group["fused"] = self._fused
+            if self._rate_on_device is not None:
+                group["lr"] = self._rate_on_device
         if self.average is not None:
             self.average.load_state_dict(state["average"])
+        self.release()  # the optimizer has its state in other tensors now
 
-    def _compute_gradients(self, images: Tensor, targets: Tensor, labels: Tensor) -> None:
+    def _add_gradients(self, images: Tensor, targets: Tensor, labels: Tensor) -> None:
         """A part's share of the gradients, added to that of the parts before; and its loss to the totals."""
-        if self.recipe.accumulate == 1:  # in here, so that a captured step overwrites its gradients
-            self.optimizer.zero_grad()
         with self._autocast():
             scores = self._forward(images)
         loss = F.cross_entropy(scores.float(), targets, label_smoothing=self.recipe.label_smoothing)
@@ -160,16 +211,6 @@ class Trainer:
         # Nothing is kept of one step's casts: what a captured graph cast must not be found by the next step.
         dtype = PRECISIONS[self.recipe.amp]
         return torch.autocast(self.device.type, dtype, enabled=dtype is not None, cache_enabled=False)
-
-    @torch.no_grad()
-    def _move_average(self, averaged: list[Tensor], present: list[Tensor], _: Tensor) -> None:
-        """The average's decay grows to what the recipe says, as TensorFlow's ExponentialMovingAverage does it."""
-        count = int(self.average.n_averaged)  # on the CPU: the one handed over would be waited for
-        decay = min(self.recipe.ema, (1 + count) / (10 + count))
-        if averaged[0].is_floating_point():
-            torch._foreach_lerp_(averaged, present, 1 - decay)
-        else:
-            torch._foreach_copy_(averaged, present)
 
 
 def _mixing(recipe: Recipe, classes: int) -> nn.Module | None:

@@ -39,10 +39,13 @@ def graphed_step(function: Callable[..., Any], *, warm_up: int = 3) -> GraphedSt
     - what is no tensor is what it was when it was captured: a learning rate that changes must be a tensor on the GPU,
       as in ``SGD(..., lr=torch.tensor(0.1, device="cuda"), fused=True)``, which schedulers then change in place;
     - autocast within it has ``cache_enabled=False``: what a graph cast must not be found by another;
-    - gradients are where they were captured, and ``zero_grad()`` belongs into it.
+    - gradients are where they were captured, and ``zero_grad()`` belongs into it;
+    - of several processes each captures it at the same call; their messages go by NCCL. The graph must be given back
+      (``step.reset()``) before ``torch.distributed.destroy_process_group()``, which waits for it for ever.
 
     Args:
-        function: takes tensors on the GPU, and lists, tuples and dicts of such; returns the same, or None.
+        function: takes tensors on the GPU, and lists, tuples and dicts of such; returns the same, or None. It may read
+            other tensors, too: what is written into them between calls (``rate.fill_(0.1)``) is read at the next one.
         warm_up: calls before it is captured. ``DistributedDataParallel`` within ``function`` wants 11.
 
     Returns:
@@ -82,6 +85,17 @@ class GraphedStep:
     def captured(self) -> bool:
         """Whether there is a graph, which the next call replays."""
         return self._graph is not None
+
+    def reset(self) -> None:
+        """Gives the graph and its memory back, after what runs of it; the next call captures ``function`` anew.
+
+        Where a tensor that ``function`` reads or writes is replaced by another, as by ``optimizer.load_state_dict()``;
+        and before ``torch.distributed.destroy_process_group()``. Without a graph it does nothing.
+        """
+        if self._graph is not None:
+            torch.cuda.synchronize(self._stream.device)
+            self._graph.reset()
+        self._graph, self._inputs, self._outputs = None, [], None
 
     def __call__(self, *inputs: Any) -> Any:
         leaves, structure = pytree.tree_flatten(inputs)
@@ -152,28 +166,37 @@ class GraphedStep:
             # Threads that load data or watch over NCCL go on meanwhile, with calls that a capture of all would forbid.
             graph.capture_begin(pool, capture_error_mode="thread_local")
             try:
-                outputs = self._function(*inputs)
-                _check_results(outputs)
-                outputs = pytree.tree_map_only(Tensor, Tensor.detach, outputs)
-            except Exception as error:
                 try:
-                    graph.capture_end()
-                except RuntimeError:  # says that the capture failed, which the other says better
-                    _forget(graph, pool)
-                if not isinstance(error, RuntimeError) or isinstance(error, torch.OutOfMemoryError):
+                    outputs = self._function(*inputs)
+                    _check_results(outputs)
+                    outputs = pytree.tree_map_only(Tensor, Tensor.detach, outputs)
+                except Exception:
+                    with suppress(RuntimeError):  # says that the capture failed, which the other says better
+                        _end(graph, pool)
+                    raise
+                _end(graph, pool)
+            except RuntimeError as error:
+                if isinstance(error, torch.OutOfMemoryError):
                     raise
                 raise RuntimeError(
                     f"graphed_step: the function cannot be captured: {str(error).splitlines()[0]}\nIt may not wait for "
                     "the GPU (.item(), print, if), nor may the optimizer: take SGD, or Adam with capturable=True; with "
                     "a GradScaler one with fused=True"
                 ) from error
-            graph.capture_end()
         self._inputs = [leaf for leaf in held if isinstance(leaf, Tensor)]
         self._outputs, self._graph = outputs, graph
 
 
 _FAILED: list[torch.cuda.CUDAGraph] = []
 """PyTorch's allocators may go on asking a graph whether a stream is its own: it must not be freed."""
+
+
+def _end(graph: torch.cuda.CUDAGraph, pool: tuple[int, int]) -> None:
+    try:
+        graph.capture_end()
+    except RuntimeError:
+        _forget(graph, pool)
+        raise
 
 
 def _forget(graph: torch.cuda.CUDAGraph, pool: tuple[int, int]) -> None:
