@@ -43,6 +43,9 @@ struct DepthwiseTilesShape {
   FUSEDSC_HOST_DEVICE bool products_are_images() const { return output_width <= 16; }
 };
 
+/// Groups of 4 columns that a patch of 4 output columns reads.
+constexpr int patch_groups(int kernel, int stride) { return (3 * stride + kernel + 3) / 4; }
+
 /// Which of the splits the block has, of channels from `first_channel` on.
 FUSEDSC_DEVICE int split_of_block(const DepthwiseTilesShape& p, int& first_channel) {
   std::uint32_t group = block_index();
