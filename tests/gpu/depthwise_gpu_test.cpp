@@ -129,16 +129,20 @@ std::vector<DepthwiseGeometry> seven_geometries() {
 
 TEST_P(DepthwiseGpu, SevenBySeven) {
   std::vector<DepthwiseForwardCase> cases;
-  std::vector<DepthwiseBackwardCase> inputs;
+  std::vector<DepthwiseBackwardCase> inputs, weights;
   const DataType dtype = GetParam().dtype;
   const Memories memories = Memories::all(Memory::channels_last);
   for (const DepthwiseGeometry& geometry : seven_geometries()) {
     for (const bool has_bias : {false, true}) cases.push_back({dtype, geometry, {.bias = has_bias}, memories});
     inputs.push_back({dtype, geometry, {.grad_weight = false, .grad_bias = false}, memories});
+    for (const bool has_bias : {false, true}) {
+      weights.push_back({dtype, geometry, {.grad_x = false, .grad_bias = has_bias}, memories});
+    }
   }
   const bool can = has_hopper(dtype) && size_of(dtype) == 2;
   EXPECT_EQ(verify_forward_by_each(cases, {"hopper_patches"}), can ? cases.size() : 0u);
   EXPECT_EQ(verify_backward_by_each(inputs, {kInputRole}, {"forward_hopper_patches"}), can ? inputs.size() : 0u);
+  EXPECT_EQ(verify_backward_by_each(weights, {kWeightRole}, {"hopper_patches"}), can ? weights.size() : 0u);
 }
 
 TEST_P(DepthwiseGpu, ChannelsApart) {
@@ -288,7 +292,8 @@ TEST_P(DepthwiseGpu, ManyImages) {
 /// Likewise, gradients of weights alone: enough for a GPU's patches, and for clusters of blocks.
 TEST_P(DepthwiseGpu, ManyImagesOfWeights) {
   const DepthwiseGeometry geometries[] = {
-      {{64, 40, 9, 28}, centered(3)}, {{64, 40, 9, 28}, centered(5)}, {{33, 24, 13, 56}, centered(3, 2)}};
+      {{64, 40, 9, 28}, centered(3)},      {{64, 40, 9, 28}, centered(5)},   {{64, 40, 9, 28}, centered(7)},
+      {{33, 24, 13, 56}, centered(3, 2)}, {{16, 32, 29, 40}, centered(7)}};
   std::vector<BackwardCase<DepthwiseGeometry>> cases;
   for (const DepthwiseGeometry& geometry : geometries) {
     cases.push_back({GetParam().dtype, geometry, {.grad_x = false}, Memories::all(Memory::channels_last)});

@@ -176,18 +176,20 @@ DepthwiseTilesShape cut_patches(const Sizes& x, const Sizes& y, const Window& wi
   p.rows = t.rows;
   p.stages = t.stages;
   p.image_parts = t.image_parts;
-  p.image_lines = 2;
-  while (p.image_lines < 16 && 4 * p.image_lines < p.output_width) p.image_lines *= 2;
-  p.images = p.product_images() * p.image_parts;
-  const int column_tiles = int_divide_up(p.output_width, 64);
   const bool whole = of == PatchesOf::both, transposed = of == PatchesOf::gradient;
+  const int columns = whole ? weight_patch_columns(kernel) : 4;  // of a patch
+  p.image_lines = 8 / columns;
+  while (p.image_lines < 16 && columns * p.image_lines < p.output_width) p.image_lines *= 2;
+  p.images = p.product_images() * p.image_parts;
+  const int column_tiles = int_divide_up(p.output_width, 16 * columns);
   p.tile_columns =
-      whole ? 4 * p.image_lines : round_up(int_divide_up(p.output_width, column_tiles), p.swizzles ? 8 : 4);
+      whole ? columns * p.image_lines : round_up(int_divide_up(p.output_width, column_tiles), p.swizzles ? 8 : 4);
   p.out_pitch = column_tiles > 1 || p.swizzles ? p.tile_columns : p.output_width;
   const int patches =  // of a row that are read
       whole ? p.image_lines : int_divide_up(std::min(p.tile_columns, p.output_width), 4);
-  const int patch_step = transposed ? 2 : 4 * stride;
-  const int reach = (patches - 1) * patch_step + (transposed ? 4 : 4 * patch_groups(kernel, stride));  // columns that they read
+  const int patch_step = transposed ? 2 : columns * stride;
+  const int reach =  // columns that they read
+      (patches - 1) * patch_step + (whole ? 8 : transposed ? 4 : 4 * patch_groups(kernel, stride));
   p.pitch = !transposed ? pitch_of(p, kernel, stride, column_tiles) : p.swizzles ? round_up(reach, 8) : reach;
   p.tile_bytes = round_up(p.boxes * p.images * p.image_bytes() + std::max(0, reach - p.pitch) * p.box_bytes, 1024);
   p.half_bytes = p.image_lines == 16 ? 8 * patch_step * p.box_bytes : 8 / p.image_lines * p.image_bytes();
