@@ -104,8 +104,8 @@ TEST_P(DepthwiseGpu, Tiles) {
   EXPECT_EQ(runs > 0, has_hopper(GetParam().dtype));
 }
 
-/// 7x7 at stride 1: a network's maps, others, and such as are smaller than a window; channels that fill boxes or do not,
-/// and fewer; windows that are not centred.
+/// 7x7 at stride 1: a network's maps, others, and such as are smaller than a window; channels that fill boxes or do
+/// not, and fewer; windows that are not centred.
 std::vector<DepthwiseGeometry> seven_geometries() {
   std::vector<DepthwiseGeometry> geometries;
   for (const Sizes& x : std::initializer_list<Sizes>{{1, 96, 56, 56},
@@ -291,9 +291,11 @@ TEST_P(DepthwiseGpu, ManyImages) {
 
 /// Likewise, gradients of weights alone: enough for a GPU's patches, and for clusters of blocks.
 TEST_P(DepthwiseGpu, ManyImagesOfWeights) {
-  const DepthwiseGeometry geometries[] = {
-      {{64, 40, 9, 28}, centered(3)},      {{64, 40, 9, 28}, centered(5)},   {{64, 40, 9, 28}, centered(7)},
-      {{33, 24, 13, 56}, centered(3, 2)}, {{16, 32, 29, 40}, centered(7)}};
+  const DepthwiseGeometry geometries[] = {{{64, 40, 9, 28}, centered(3)},
+                                          {{64, 40, 9, 28}, centered(5)},
+                                          {{64, 40, 9, 28}, centered(7)},
+                                          {{33, 24, 13, 56}, centered(3, 2)},
+                                          {{16, 32, 29, 40}, centered(7)}};
   std::vector<BackwardCase<DepthwiseGeometry>> cases;
   for (const DepthwiseGeometry& geometry : geometries) {
     cases.push_back({GetParam().dtype, geometry, {.grad_x = false}, Memories::all(Memory::channels_last)});

@@ -1,5 +1,5 @@
-/// Depthwise convolution on Hopper GPUs, weight and bias gradients alone, 3x3, 5x5 and 7x7 at stride 1, 16 bits, channels
-/// neighbours in memory. Tiles of x and of grad_y come to shared memory by TMA, some ahead of their use.
+/// Depthwise convolution on Hopper GPUs, weight and bias gradients alone, 3x3, 5x5 and 7x7 at stride 1, 16 bits,
+/// channels neighbours in memory. Tiles of x and of grad_y come to shared memory by TMA, some ahead of their use.
 ///
 /// Multiplied is by tensor cores, one channel at a time: A has two rows of x, 8 columns of each, in 16 patches of an
 /// image; B the two rows of 4 columns of grad_y there, whose windows reach over them. A product has every element of x

@@ -50,7 +50,8 @@ int round_of_rows(const DepthwiseBackwardArguments& a) { return a.window.kernel[
 bool has_tiles(const DepthwiseBackwardArguments& a, const DepthwisePatching& t) {
   const Instance* const instance = instance_for(a);
   return instance != nullptr && are_runs(a.x, t) && !t.in_segments && t.image_parts > 0 &&
-         (2 * t.runs * t.image_parts + 1) * 32 <= instance->threads && t.rows > 0 && t.rows % round_of_rows(a) == 0 && t.stages > 0;
+         (2 * t.runs * t.image_parts + 1) * 32 <= instance->threads && t.rows > 0 && t.rows % round_of_rows(a) == 0 &&
+         t.stages > 0;
 }
 
 }  // namespace

@@ -202,9 +202,7 @@ Plan<DepthwiseBackwardArguments> plan(const DepthwiseBackwardArguments& a, const
 
 }  // namespace
 
-Kernel<DepthwiseBackwardArguments> depthwise_tiles_weight() {
-  return {"hopper_tiles", unsupported, configs, plan};
-}
+Kernel<DepthwiseBackwardArguments> depthwise_tiles_weight() { return {"hopper_tiles", unsupported, configs, plan}; }
 
 }  // namespace fusedsc::gpu::hopper
 #endif

@@ -86,7 +86,7 @@ inline double evenness(const DepthwiseTilesShape& shape) {
 /// Empty, or why the problem's window is none that there are kernels of tiles for: 3x3 and 5x5.
 std::string why_no_tiles(const Sizes& x, const Sizes& y, const Window& window);
 
-/// The same of patches at stride 1, which have 7x7, too.
+/// The same of patches, which have 7x7 at stride 1, too: forward, and of the weight's gradient.
 std::string why_no_patches(const Sizes& x, const Sizes& y, const Window& window);
 
 }  // namespace fusedsc::gpu::hopper

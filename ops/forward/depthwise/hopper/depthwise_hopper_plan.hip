@@ -2,6 +2,7 @@
 #include "fusedsc/forward/depthwise/hopper/depthwise_hopper_plan.h"
 
 #include <algorithm>
+#include <initializer_list>
 
 namespace fusedsc::gpu::hopper {
 namespace {
@@ -188,8 +189,8 @@ DepthwiseTilesShape cut_patches(const Sizes& x, const Sizes& y, const Window& wi
   const int patches =  // of a row that are read
       whole ? p.image_lines : int_divide_up(std::min(p.tile_columns, p.output_width), 4);
   const int patch_step = transposed ? 2 : columns * stride;
-  const int reach =  // columns that they read
-      (patches - 1) * patch_step + (whole ? 8 : transposed ? 4 : 4 * patch_groups(kernel, stride));
+  const int patch_reach = whole ? 8 : transposed ? 4 : 4 * patch_groups(kernel, stride);  // columns that each reads
+  const int reach = (patches - 1) * patch_step + patch_reach;
   p.pitch = !transposed ? pitch_of(p, kernel, stride, column_tiles) : p.swizzles ? round_up(reach, 8) : reach;
   p.tile_bytes = round_up(p.boxes * p.images * p.image_bytes() + std::max(0, reach - p.pitch) * p.box_bytes, 1024);
   p.half_bytes = p.image_lines == 16 ? 8 * patch_step * p.box_bytes : 8 / p.image_lines * p.image_bytes();
@@ -229,7 +230,8 @@ void share_out_among(DepthwiseTilesShape& shape, int splits) {
 namespace {
 
 /// Whether it is square, of such a size, and moves by 1 or 2.
-bool is_plain_window(const Sizes& x, const Sizes& y, const Window& window, std::initializer_list<std::int64_t> kernels) {
+bool is_plain_window(const Sizes& x, const Sizes& y, const Window& window,
+                     std::initializer_list<std::int64_t> kernels) {
   return window.kernel[0] == window.kernel[1] && window.stride[0] == window.stride[1] && window.stride[0] <= 2 &&
          window.dilation == std::array<std::int64_t, 2>{1, 1} && x[1] == y[1] &&
          std::find(kernels.begin(), kernels.end(), window.kernel[0]) != kernels.end();

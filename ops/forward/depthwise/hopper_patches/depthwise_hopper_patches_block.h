@@ -171,8 +171,8 @@ class DepthwisePatchesBlock {
     const int column = 4 * patch + t;
     if constexpr (kInSegments) {
       const int bytes = p_.out_segment_bytes;
-      return all |
-             outputs_.aim(part_place + (first_image + image) * bytes + place_in_segments(p_, bytes, p_.images * bytes, run, column));
+      return all | outputs_.aim(part_place + (first_image + image) * bytes +
+                                place_in_segments(p_, bytes, p_.images * bytes, run, column));
     }
     return all |
            outputs_.aim(part_place + box * p_.out_rows * p_.out_row_bytes +

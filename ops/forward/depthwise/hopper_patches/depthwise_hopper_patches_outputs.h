@@ -105,8 +105,8 @@ class DepthwisePatchesOutputs {
       const Position at = position(half);
       const int image = first.image + at.image, column = first.column + at.column;
       if (place_of(half) == kNowhere || image >= p_.batch || column >= p_.output_width) continue;
-      const Vector<T, 2 * kPairs> seen = window_of(image, row, column).template read_one<2 * kPairs>(channel),
-                                  own = load<2 * kPairs>(reinterpret_cast<const T*>(out + place_of(half)));
+      const Vector<T, 2 *kPairs> seen = window_of(image, row, column).template read_one<2 * kPairs>(channel),
+                                 own = load<2 * kPairs>(reinterpret_cast<const T*>(out + place_of(half)));
 #pragma unroll
       for (int pair = 0; pair < kPairs; ++pair) {
         float output[2], input[2];

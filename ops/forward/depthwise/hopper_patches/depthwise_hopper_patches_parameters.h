@@ -8,7 +8,8 @@ namespace fusedsc::gpu::hopper {
 
 /// Whether outputs of such windows may have a bias, which takes registers; others go by depthwise_hopper_kernel.h then.
 constexpr bool patches_take_bias(int kernel) { return kernel == 7; }
-/// Of how many pairs of channels a warp makes a forward pass: sums of the rows that such windows cover are in registers.
+/// Of how many pairs of channels a warp makes a forward pass: sums of the rows that such windows cover are in
+/// registers.
 constexpr int patches_pairs(int kernel) { return kernel == 7 ? 2 : 4; }
 
 struct DepthwisePatchesParameters : DepthwiseTilesShape {
