@@ -72,6 +72,8 @@ std::vector<DepthwiseGeometry> tile_geometries() {
       }
     }
   }
+  // Windows of which a warp has half a run of channels.
+  geometries.insert(geometries.end(), {{{5, 40, 7, 7}, centered(7)}, {{2, 32, 9, 28}, centered(7)}});
   return geometries;
 }
 
@@ -100,6 +102,47 @@ const Names kTileKernels = {"hopper_tiles",         "hopper_patches",         "h
 TEST_P(DepthwiseGpu, Tiles) {
   const int runs = verify_forward_by_each(tile_cases(GetParam().dtype), kTileKernels);
   EXPECT_EQ(runs > 0, has_hopper(GetParam().dtype));
+}
+
+/// 7x7 at stride 1: a network's maps, others, and such as are smaller than a window; channels that fill boxes or do
+/// not, and fewer; windows that are not centred.
+std::vector<DepthwiseGeometry> seven_geometries() {
+  std::vector<DepthwiseGeometry> geometries;
+  for (const Sizes& x : std::initializer_list<Sizes>{{1, 96, 56, 56},
+                                                     {2, 192, 28, 28},
+                                                     {5, 104, 14, 14},
+                                                     {1, 768, 7, 7},
+                                                     {9, 40, 7, 7},
+                                                     {3, 8, 13, 13},
+                                                     {2, 24, 5, 1},
+                                                     {17, 16, 1, 1},
+                                                     {1, 72, 3, 2},
+                                                     {4, 48, 21, 17},
+                                                     {2, 56, 9, 33},
+                                                     {1, 32, 8, 131}}) {
+    geometries.push_back({x, centered(7)});
+  }
+  geometries.push_back({{2, 40, 12, 15}, {{7, 7}, {1, 1}, {1, 1}, {0, 6, 1, 4}}});
+  geometries.push_back({{2, 40, 9, 14}, {{7, 7}, {1, 1}, {1, 1}, {6, 0, 5, 0}}});
+  return geometries;
+}
+
+TEST_P(DepthwiseGpu, SevenBySeven) {
+  std::vector<DepthwiseForwardCase> cases;
+  std::vector<DepthwiseBackwardCase> inputs, weights;
+  const DataType dtype = GetParam().dtype;
+  const Memories memories = Memories::all(Memory::channels_last);
+  for (const DepthwiseGeometry& geometry : seven_geometries()) {
+    for (const bool has_bias : {false, true}) cases.push_back({dtype, geometry, {.bias = has_bias}, memories});
+    inputs.push_back({dtype, geometry, {.grad_weight = false, .grad_bias = false}, memories});
+    for (const bool has_bias : {false, true}) {
+      weights.push_back({dtype, geometry, {.grad_x = false, .grad_bias = has_bias}, memories});
+    }
+  }
+  const bool can = has_hopper(dtype) && size_of(dtype) == 2;
+  EXPECT_EQ(verify_forward_by_each(cases, {"hopper_patches"}), can ? cases.size() : 0u);
+  EXPECT_EQ(verify_backward_by_each(inputs, {kInputRole}, {"forward_hopper_patches"}), can ? inputs.size() : 0u);
+  EXPECT_EQ(verify_backward_by_each(weights, {kWeightRole}, {"hopper_patches"}), can ? weights.size() : 0u);
 }
 
 TEST_P(DepthwiseGpu, ChannelsApart) {
@@ -248,8 +291,11 @@ TEST_P(DepthwiseGpu, ManyImages) {
 
 /// Likewise, gradients of weights alone: enough for a GPU's patches, and for clusters of blocks.
 TEST_P(DepthwiseGpu, ManyImagesOfWeights) {
-  const DepthwiseGeometry geometries[] = {
-      {{64, 40, 9, 28}, centered(3)}, {{64, 40, 9, 28}, centered(5)}, {{33, 24, 13, 56}, centered(3, 2)}};
+  const DepthwiseGeometry geometries[] = {{{64, 40, 9, 28}, centered(3)},
+                                          {{64, 40, 9, 28}, centered(5)},
+                                          {{64, 40, 9, 28}, centered(7)},
+                                          {{33, 24, 13, 56}, centered(3, 2)},
+                                          {{16, 32, 29, 40}, centered(7)}};
   std::vector<BackwardCase<DepthwiseGeometry>> cases;
   for (const DepthwiseGeometry& geometry : geometries) {
     cases.push_back({GetParam().dtype, geometry, {.grad_x = false}, Memories::all(Memory::channels_last)});

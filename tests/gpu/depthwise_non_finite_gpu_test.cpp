@@ -112,6 +112,9 @@ std::vector<DepthwiseGeometry> geometries() {
   result.push_back({{1, 144, 5, 56}, centered(3)});
   result.push_back({{1, 144, 7, 56}, centered(5, 2)});
   result.push_back({{5, 24, 13, 15}, centered(5)});  // products of matrices
+  for (const Sizes& x : std::initializer_list<Sizes>{{3, 40, 7, 7}, {2, 32, 9, 14}, {1, 24, 8, 28}}) {
+    result.push_back({x, centered(7)});
+  }
   return result;
 }
 
@@ -119,7 +122,8 @@ TEST_P(DepthwiseNonFiniteGpu, Forward) {
   using enum ForwardFusion::Output;
   const Precision precision(GetParam().dtype);
   for (const DepthwiseGeometry& geometry : geometries()) {
-    for (const ForwardFusion& fusion : {ForwardFusion{}, {.bias = true, .output = statistics}}) {
+    for (const ForwardFusion& fusion : {ForwardFusion{}, {.bias = true}, {.bias = true, .output = statistics}}) {
+      if (fusion.bias && fusion.output != statistics && geometry.window.kernel[0] != 7) continue;
       for (const Wild wild : kWilds) {
         const ForwardCase<DepthwiseGeometry> problem{GetParam().dtype, geometry, fusion,
                                                      Memories::all(Memory::channels_last)};

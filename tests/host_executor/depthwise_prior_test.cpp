@@ -41,6 +41,7 @@ struct Problem {
   Window window;
   DataType dtype;
   Layout layout;
+  bool has_bias = false;
 
   Problem(const Layer& layer, std::int64_t batch, DataType dtype_, Layout layout_)
       : x{batch, layer.channels, layer.side, layer.side},
@@ -68,6 +69,7 @@ struct Problem {
     a.weight = weights(1);
     a.window = window;
     a.y = tensor(2, y);
+    if (has_bias) a.bias = {place(3), dtype, x[1], Device::gpu};
     if (pass == Pass::normalised) a.prologue = {vector(3), vector(4), Activation::relu6};
     if (pass == Pass::statistics || pass == Pass::normalised) a.statistics = {vector(5), vector(6)};
     if (pass == Pass::inference) a.epilogue = {vector(7), vector(8), Activation::relu6, {}};
@@ -156,6 +158,25 @@ TEST_F(DepthwisePrior, TakesWhatTheChainTook) {
   }
   std::string rest;
   EXPECT_FALSE(std::getline(file, rest)) << rest;
+}
+
+/// A network's 7x7 convolutions, which have a bias: ConvNeXt-T's.
+TEST_F(DepthwisePrior, TakesProductsForSevenBySeven) {
+  if (!gpu::kCopiesRunAhead) GTEST_SKIP() << "this build's kernels are AMD's";
+  constexpr Layer kConvNext[] = {{96, 56, 7, 1}, {192, 28, 7, 1}, {384, 14, 7, 1}, {768, 7, 7, 1}};
+  for (const Layer& layer : kConvNext) {
+    for (const DataType dtype : {DataType::float16, DataType::bfloat16}) {
+      Problem problem(layer, 256, dtype, Layout::channels_last);
+      problem.has_bias = true;
+      const auto begins_with = [&](Pass pass, const std::string& text) {
+        const std::string choices = problem.choices(pass);
+        EXPECT_EQ(choices.rfind(text, 0), 0u) << layer.channels << " channels: " << choices;
+      };
+      begins_with(Pass::plain, "forward: hopper_patches/");
+      begins_with(Pass::input, "backward: gpu_separate; grad_input: forward_hopper_patches/");
+      begins_with(Pass::weight, "backward: gpu_separate; grad_weight: hopper_patches/");
+    }
+  }
 }
 
 }  // namespace

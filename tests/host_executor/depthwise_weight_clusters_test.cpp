@@ -69,7 +69,7 @@ TEST_P(DepthwiseWeightClusters, Tiles) {
 }
 
 TEST_P(DepthwiseWeightClusters, Patches) {
-  for (const std::int64_t kernel : {3, 5}) {
+  for (const std::int64_t kernel : {3, 5, 7}) {
     const int rows = kernel == 3 ? 4 : 6;
     verify<Patches>({3, 24, 26, 20}, centered(kernel), {.runs = 4, .box_runs = 4, .rows = rows, .stages = 2});
     verify<Patches>({1, 40, 9, 33}, centered(kernel), {.runs = 4, .box_runs = 4, .rows = rows, .stages = 3});

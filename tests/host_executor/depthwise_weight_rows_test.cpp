@@ -63,7 +63,7 @@ INSTANTIATE_TEST_SUITE_P(Types, DepthwiseWeightRows, testing::Values(DataType::f
                          [](const auto& info) { return std::string(name_of(info.param)); });
 
 TEST_P(DepthwiseWeightRows, AreAddedUp) {
-  for (const int kernel : {3, 5}) {
+  for (const int kernel : {3, 5, 7}) {
     for (const int channels : {8, 24, 240, 1152}) {
       for (const int rows : {2, 3, 8, 9, 44, 132, 396, 1100}) {
         if (rows * channels > 40'000) continue;

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "fusedsc/common/gpu/vendor/gpu.h"
+#include "gpu/depthwise_forced.h"
 #include "gpu/gpu_under_test.h"
 #include "host_executor/executor.h"
 #include "host_executor/late_wave.h"
@@ -75,6 +76,23 @@ TEST_P(LateWaves, DscBlockInOneKernel) {
     DscBlockForward tensors(block);
     ASSERT_TRUE(is_one_kernel(explain_dsc_block(tensors.arguments(block))));
     ASSERT_NO_THROW(verify_dsc_block(block));
+  }
+}
+
+/// Tiles that TMA brings and takes, more of them than there are stages, of several images or pieces.
+TEST_P(LateWaves, DepthwisePatches) {
+  const Memories memories = Memories::all(Memory::channels_last);
+  for (const std::int64_t kernel : {3, 5, 7}) {
+    for (const Sizes& x : {Sizes{1, 32, 40, 20}, Sizes{17, 24, 7, 7}, Sizes{2, 40, 33, 14}}) {
+      const DepthwiseGeometry geometry{x, centered(kernel)};
+      const int forward =
+          verify_forward_by_each({{DataType::float16, geometry, {.bias = kernel == 7}, memories}}, {"hopper_patches"});
+      const int backward = verify_backward_by_each({{DataType::float16, geometry, {.grad_x = false}, memories}},
+                                                   {kWeightRole}, {"hopper_patches"});
+      ASSERT_EQ(forward, 1);
+      ASSERT_EQ(backward, 1);
+      ASSERT_FALSE(HasFailure());
+    }
   }
 }
 

@@ -26,9 +26,11 @@ DepthwisePatching choose_input_patching(const DepthwiseBackwardArguments& a) {
 /// What measured best on an H200 (docs/log/performance_gpu_depthwise.md).
 DepthwisePatching choose_weight_patching(const DepthwiseBackwardArguments& a) {
   const std::int64_t width = a.grad_y.sizes[3];
-  const bool is_large = a.window.kernel[0] == 5;
+  const bool is_large = a.window.kernel[0] > 3;
   const int grain = width <= 8 || width > 32 ? 0 : width <= 16 ? 7 : is_large && a.x.sizes[0] >= 32 ? 28 : 14;
-  if (is_large) return {.runs = 4, .box_runs = 4, .rows = 6, .stages = 3, .grain = grain};
+  // Of 7x7 windows not measured: two blocks to a multiprocessor.
+  const int stages = a.window.kernel[0] == 7 && width <= 8 ? 2 : 3;
+  if (is_large) return {.runs = 4, .box_runs = 4, .rows = 6, .stages = stages, .grain = grain};
   return {.runs = 4, .box_runs = 4, .rows = 4, .stages = 4, .grain = grain};
 }
 

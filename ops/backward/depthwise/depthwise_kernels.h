@@ -69,7 +69,7 @@ Kernel<DepthwiseBackwardArguments> depthwise_patches_input();
 Kernel<DepthwiseBackwardArguments> depthwise_planes_weight();
 /// float32, channels_last.
 Kernel<DepthwiseBackwardArguments> depthwise_columns_weight();
-/// 16 bits, channels_last, stride 1: tensor cores, patches of one channel.
+/// 16 bits, channels_last, stride 1, to 7x7: tensor cores, patches of one channel.
 Kernel<DepthwiseBackwardArguments> depthwise_patches_weight();
 /// 16 bits, channels_last: tensor cores, the diagonals of products of 8 channels.
 Kernel<DepthwiseBackwardArguments> depthwise_tiles_weight();

@@ -36,7 +36,7 @@ Kernel<DepthwiseArguments> depthwise_planes();
 Kernel<DepthwiseArguments> depthwise_columns();
 /// 16 bits, channels_last, with anything fused: tensor cores, each weight on a diagonal.
 Kernel<DepthwiseArguments> depthwise_tiles();
-/// 16 bits, channels_last, with nothing fused: tensor cores, a window's row as a banded matrix.
+/// 16 bits, channels_last, to 7x7, with nothing fused: tensor cores, a window's row as a banded matrix.
 Kernel<DepthwiseArguments> depthwise_patches();
 
 }  // namespace hopper

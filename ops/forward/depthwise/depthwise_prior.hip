@@ -13,8 +13,6 @@
 namespace fusedsc::gpu {
 namespace {
 
-bool is_plain(const DepthwiseArguments& a) { return !a.prologue && !a.epilogue && !a.statistics; }
-
 bool takes_direct(const DepthwiseArguments& a) {
   return depthwise_direct().unsupported(a).empty() && suits_depthwise_direct(a);
 }
@@ -24,14 +22,16 @@ bool takes_direct(const DepthwiseArguments& a) {
 /// Whether there is enough work to hide the latency of copies behind.
 bool is_enough(std::int64_t elements) { return elements >= std::int64_t{4096} * multiprocessors(); }
 
+bool has_patches(const DepthwiseArguments& a) { return hopper::depthwise_patches().unsupported(a).empty(); }
+
 /// Tiles and patches.
 bool takes_products(const DepthwiseArguments& a) {
-  if (!hopper::depthwise_tiles().unsupported(a).empty()) return false;
+  const bool has_patches = gpu::has_patches(a);
+  if (!has_patches && !hopper::depthwise_tiles().unsupported(a).empty()) return false;
   const std::int64_t kernel = a.window.kernel[0], channels = a.x.sizes[1];
-  const bool has_patches = is_plain(a) && !a.bias;
   // Measured: there is nothing to win on less, or on rows of positions that are a few parts of lines of memory.
   if (!is_enough(a.x.elements()) || takes_direct(a)) return false;
-  if (channels % 32 != 0 && channels <= (kernel == 5 ? 64 : 128) && !(has_patches && hopper::wants_segments(a))) {
+  if (channels % 32 != 0 && channels <= (kernel == 3 ? 128 : 64) && !(has_patches && hopper::wants_segments(a))) {
     return false;
   }
   const bool are_small = kernel == 3 && a.window.stride[0] == 2 && a.y.sizes[3] <= 8;
@@ -56,7 +56,7 @@ bool takes_columns(const DepthwiseArguments& a) {
 /// The kernel that is taken.
 Kernel<DepthwiseArguments> kernel_for(const DepthwiseArguments& a) {
 #ifdef FUSEDSC_HOPPER
-  if (takes_products(a)) return is_plain(a) && !a.bias ? hopper::depthwise_patches() : hopper::depthwise_tiles();
+  if (takes_products(a)) return has_patches(a) ? hopper::depthwise_patches() : hopper::depthwise_tiles();
 #endif
   if (takes_direct(a)) return depthwise_direct();
 #ifdef FUSEDSC_HOPPER

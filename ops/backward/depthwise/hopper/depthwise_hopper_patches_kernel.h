@@ -1,9 +1,11 @@
-/// Depthwise convolution on Hopper GPUs, weight and bias gradients alone, 3x3 and 5x5 at stride 1, 16 bits, channels
-/// neighbours in memory. Tiles of x and of grad_y come to shared memory by TMA, some ahead of their use.
+/// Depthwise convolution on Hopper GPUs, weight and bias gradients alone, 3x3, 5x5 and 7x7 at stride 1, 16 bits,
+/// channels neighbours in memory. Tiles of x and of grad_y come to shared memory by TMA, some ahead of their use.
 ///
 /// Multiplied is by tensor cores, one channel at a time: A has two rows of x, 8 columns of each, in 16 patches of an
 /// image; B the two rows of 4 columns of grad_y there, whose windows reach over them. A product has every element of x
 /// times every one of grad_y, summed over the patches; each tap is the sum of some of a diagonal, which is for the end.
+/// 8 columns of x have 7x7 windows of 2 columns of grad_y: then B has four rows of these, of which two have been there
+/// before, and a step of x wants those of this step and of two steps ago.
 ///
 /// Each warp owns 4 channels, and keeps all sums in registers. Rows of x are read once, for all rows of grad_y whose
 /// windows cover them, which are in registers too.
@@ -36,9 +38,14 @@ struct DepthwiseWeightPatchesParameters : DepthwiseTilesShape {
 template <class T, int kKernel, bool kInClusters>
 class DepthwiseWeightPatches {
  public:
-  static constexpr int kLive = (kKernel + 1) / 2;  ///< steps of rows of grad_y whose windows cover a step of x
-  static constexpr int kChannels = 4;              ///< of a warp
-  static constexpr int kRows = 2;                  ///< of a step, of x and of grad_y
+  static constexpr int kChannels = 4;                           ///< of a warp
+  static constexpr int kRows = 2;                               ///< of a step of x
+  static constexpr int kPatch = weight_patch_columns(kKernel);  ///< columns of grad_y
+  static constexpr int kGradRows = 8 / kPatch;                  ///< of grad_y, that a product has
+  /// Products whose windows cover a step of x: each has the rows of grad_y of kApart steps after the one before.
+  static constexpr int kApart = kGradRows / kRows, kProducts = (kKernel + kRows - 2) / kGradRows + 1;
+  static constexpr int kLive = (kProducts - 1) * kApart + 1;  ///< steps that rows of grad_y are in registers
+  static constexpr int kLead = weight_patch_lead(kKernel);    ///< rows of grad_y before those that a step brings
 
   FUSEDSC_DEVICE static void run(const DepthwiseWeightPatchesParameters& p) {
     DepthwiseWeightPatches tiles(p);
@@ -74,14 +81,14 @@ class DepthwiseWeightPatches {
   FUSEDSC_DEVICE int box_bytes_of_grads() const { return p_.images * p_.grad_rows * p_.grad_pitch * p_.box_bytes; }
 
   /// Notes the tile that is next for the warps that compute, and moves on. The rows of grad_y are those that begin with
-  /// the tile's rows of x.
+  /// the tile's rows of x, or kLead earlier.
   FUSEDSC_DEVICE DepthwiseTileNote announce(Cursor& at, int slot) const {
     const int row = at.begin + at.row;
     DepthwiseTileNote note{at.image, at.column, at.input_row(), row, at.begin, at.end, at.is_first, 0};
     at.next();
     note.is_last = !at.exists;
     notes_[slot] = note;
-    expect(arrived_ + slot, p_.boxes * (box_bytes_of_x() + (row < note.end ? box_bytes_of_grads() : 0)));
+    expect(arrived_ + slot, p_.boxes * (box_bytes_of_x() + (row - kLead < note.end ? box_bytes_of_grads() : 0)));
     return note;
   }
 
@@ -93,9 +100,9 @@ class DepthwiseWeightPatches {
       const int channel = first_channel_ + box * p_.box_bytes / 2;
       start_load(stage + box * box_bytes_of_x(), p_.x, ImagePlace{channel, column, note.input_row, note.image},
                  arrived_ + slot);
-      if (note.output_row >= note.end) continue;
+      if (note.output_row - kLead >= note.end) continue;
       start_load(stage + p_.tile_bytes + box * box_bytes_of_grads(), p_.grad_y,
-                 ImagePlace{channel, note.column, note.output_row, note.image}, arrived_ + slot);
+                 ImagePlace{channel, note.column, note.output_row - kLead, note.image}, arrived_ + slot);
     }
   }
 
@@ -114,11 +121,11 @@ class DepthwiseWeightPatches {
     channel_ = first_channel_ + group * 8 + half * kChannels;
     const int box_runs = p_.box_bytes / 16, box = group / box_runs, run = group - box * box_runs;
     const int patch = t % p_.image_lines, image = part * p_.product_images() + t / p_.image_lines;
-    const int x_position = 4 * patch + g;
+    const int x_position = kPatch * patch + g;
     x_place_ = (box * p_.images + image) * p_.image_bytes() + x_position * p_.box_bytes +
                place_of_run(p_, run, x_position) + 8 * half;
-    grad_row_ = g / 4;
-    const int grad_position = 4 * patch + g % 4;
+    grad_row_ = g / kPatch;
+    const int grad_position = kPatch * patch + g % kPatch;
     grad_place_ =
         p_.tile_bytes +
         (((box * p_.images + image) * p_.grad_rows + grad_row_) * p_.grad_pitch + grad_position) * p_.box_bytes +
@@ -134,7 +141,7 @@ class DepthwiseWeightPatches {
     wait_for_previous_kernel();
     let_next_kernel_start();
 #pragma unroll
-    for (int i = 0; i < kLive * kChannels * 4; ++i) sums_[i / (kChannels * 4)][i / 4 % kChannels][i % 4] = 0;
+    for (int i = 0; i < kProducts * kChannels * 4; ++i) sums_[i / (kChannels * 4)][i / 4 % kChannels][i % 4] = 0;
 #pragma unroll
     for (int i = 0; i < kChannels; ++i) bias_[i] = 0;
     Grads grads[kLive];
@@ -150,13 +157,15 @@ class DepthwiseWeightPatches {
       }
       const unsigned char* tile = memory_ + turn.slot * p_.stage_bytes() + x_place_;
       const unsigned char* grad_tile = memory_ + turn.slot * p_.stage_bytes() + grad_place_;
-      int row = read_entry(at.output_row) + grad_row_, input_row = read_entry(at.input_row);
-      const int end = read_entry(at.end), row_bytes = p_.pitch * p_.box_bytes;
+      const int begin = kLead > 0 ? read_entry(at.begin) : 0;  // rows before it are another piece's
+      int row = read_entry(at.output_row) + grad_row_ - kLead - begin, input_row = read_entry(at.input_row);
+      const int end = read_entry(at.end) - begin, row_bytes = p_.pitch * p_.box_bytes;
 #pragma unroll 1
       for (int r = 0; r < p_.rows; r += kRows * kLive) {
 #pragma unroll
         for (int i = 0; i < kLive; ++i) {
-          if (row < end) load_grads(grad_tile, grads[i]);
+          const bool exists = kLead > 0 ? static_cast<unsigned>(row) < static_cast<unsigned>(end) : row < end;
+          if (exists) load_grads(grad_tile, grads[i]);
           else clear(grads[i]);
           if (input_row > -kRows && input_row < p_.input_height) multiply_rows(tile, row_bytes, i, grads);
           tile += kRows * row_bytes;
@@ -188,7 +197,7 @@ class DepthwiseWeightPatches {
     const auto at = [&](int jump) { return *reinterpret_cast<const Pairs*>(from + jump); };
     sort(at(0), at(p_.grad_jumps[0]), 0, &to[0][0], 2);
     sort(at(p_.grad_jumps[1]), at(p_.grad_jumps[0] + p_.grad_jumps[1]), 1, &to[0][0], 2);
-    if (p_.sums.grad_bias == nullptr) return;
+    if (p_.sums.grad_bias == nullptr || grad_row_ < kLead) return;
 #pragma unroll
     for (int i = 0; i < kChannels * 2; ++i) {
       float first, second;
@@ -207,28 +216,29 @@ class DepthwiseWeightPatches {
       sort(at(p_.x_jumps[1]), at(p_.x_jumps[0] + p_.x_jumps[1]), 2 + r, &a[0][0], 4);
     }
 #pragma unroll
-    for (int age = 0; age < kLive; ++age) {
-      const Grads& b = grads[(step - age + kLive) % kLive];
+    for (int product = 0; product < kProducts; ++product) {
+      const Grads& b = grads[(step - product * kApart + kLive) % kLive];
 #pragma unroll
       for (int i = 0; i < kChannels; ++i) {
-        wave_multiply_add(sums_[age][i], {{a[i][0], a[i][1], a[i][2], a[i][3]}, {b[i][0], b[i][1]}}, T());
+        wave_multiply_add(sums_[product][i], {{a[i][0], a[i][1], a[i][2], a[i][3]}, {b[i][0], b[i][1]}}, T());
       }
     }
   }
 
   // -------------------------------------------------------------------------------------------------- when all is done
 
-  /// A tap is the sum of four neighbours on a diagonal of a product: x's columns 0 to 3 from it on and grad_y's, each
-  /// pair of which is two lanes' neighbour. A lane has grad_y's columns 2t and 2t + 1, of its first row or the second.
+  /// A tap is the sum of neighbours on a diagonal of a product, four or two: x's columns from it on and grad_y's, each
+  /// pair of which is two lanes' neighbour. A lane has grad_y's columns 2t and 2t + 1, of its first row or the second;
+  /// or of 2 columns those of row t.
   FUSEDSC_DEVICE void leave_sums() {
-    constexpr int kSteps = kRows * kLive;  // rows of x from a row of grad_y on; one less from the second row on
+    constexpr int kSteps = kRows * kProducts;  // each product's first row of x, and its second
     float taps[kSteps][kChannels];
 #pragma unroll
     for (int i = 0; i < kSteps * kChannels; ++i) {
       const int step = i / kChannels, c = i % kChannels, v = step % kRows * 2;
       const float(&sums)[4] = sums_[step / kRows][c];
       const float pair = sums[v] + of_later_lane(sums[v + 1], 4);
-      taps[step][c] = pair + of_later_lane(pair, 9);
+      taps[step][c] = kPatch == 4 ? pair + of_later_lane(pair, 9) : pair;
     }
     const int lane = thread_index() % 32, kw = lane / 4;
     const bool is_wanted = lane % 4 == 0 && kw < kKernel && channel_ < p_.channels;
@@ -236,7 +246,16 @@ class DepthwiseWeightPatches {
     for (int kh = 0; kh < kKernel; ++kh) {
       Aligned<float, kChannels> sum;
 #pragma unroll
-      for (int c = 0; c < kChannels; ++c) sum.elements[c] = taps[kh][c] + of_later_lane(taps[kh + 1][c], 2);
+      for (int c = 0; c < kChannels; ++c) {
+        if constexpr (kPatch == 4) {
+          sum.elements[c] = taps[kh][c] + of_later_lane(taps[kh + 1][c], 2);
+        } else {
+          // Of x's first row of a product and grad_y's row t, kh is 4 * product + 2 - t; of the second row one more.
+          const int first = (kh + 1) / 4, second = kh / 4;
+          sum.elements[c] = of_later_lane(taps[2 * first][c], 4 * first + 2 - kh) +
+                            of_later_lane(taps[2 * second + 1][c], 4 * second + 3 - kh);
+        }
+      }
       if (is_wanted) leave(kh * kKernel + kw, sum);
     }
     if (p_.sums.grad_bias == nullptr) return;
@@ -269,7 +288,7 @@ class DepthwiseWeightPatches {
   int x_place_ = 0, grad_place_ = 0;  ///< of the thread, in a stage: its first elements
   int grad_row_ = 0;                  ///< of the thread, of a step
   int part_ = 0, channel_ = 0;        ///< of the warp: its part of the images, its first channel
-  float sums_[kLive][kChannels][4], bias_[kChannels];
+  float sums_[kProducts][kChannels][4], bias_[kChannels];
 };
 
 }  // namespace fusedsc::gpu::hopper

@@ -30,8 +30,10 @@ const Instance kInstances[] = {
     // kernel, threads
     instance<Float16, 3, 640>(DataType::float16),
     instance<Float16, 5, 512>(DataType::float16),
+    instance<Float16, 7, 640>(DataType::float16),
     instance<BFloat16, 3, 640>(DataType::bfloat16),
     instance<BFloat16, 5, 512>(DataType::bfloat16),
+    instance<BFloat16, 7, 640>(DataType::bfloat16),
 };
 
 const Instance* instance_for(const DepthwiseBackwardArguments& a) {
@@ -41,13 +43,15 @@ const Instance* instance_for(const DepthwiseBackwardArguments& a) {
   return nullptr;
 }
 
+/// Rows of x until rows of grad_y in registers are where they began.
+int round_of_rows(const DepthwiseBackwardArguments& a) { return a.window.kernel[0] == 3 ? 4 : 6; }
+
 /// Whether there is a kernel of such tiles, apart from the memory that they take.
 bool has_tiles(const DepthwiseBackwardArguments& a, const DepthwisePatching& t) {
   const Instance* const instance = instance_for(a);
-  const int step = 2 * ((static_cast<int>(a.window.kernel[0]) + 1) / 2);  // rows of x until rows of grad_y in registers
-                                                                          // are where they began
   return instance != nullptr && are_runs(a.x, t) && !t.in_segments && t.image_parts > 0 &&
-         (2 * t.runs * t.image_parts + 1) * 32 <= instance->threads && t.rows > 0 && t.rows % step == 0 && t.stages > 0;
+         (2 * t.runs * t.image_parts + 1) * 32 <= instance->threads && t.rows > 0 && t.rows % round_of_rows(a) == 0 &&
+         t.stages > 0;
 }
 
 }  // namespace
@@ -61,16 +65,17 @@ DepthwiseWeightPatchesPass::DepthwiseWeightPatchesPass(const DepthwiseBackwardAr
   }
   kernels_ = instance_for(a)->kernels;
   static_cast<DepthwiseTilesShape&>(p_) = cut_patches(a.x.sizes, a.grad_y.sizes, a.window, t, PatchesOf::both);
-  p_.grad_rows = p_.rows;
-  p_.grad_pitch = 4 * p_.image_lines;
+  p_.grad_rows = p_.rows + weight_patch_lead(window_);
+  p_.grad_pitch = p_.tile_columns;
   const int grad_image_bytes = p_.grad_rows * p_.grad_pitch * p_.box_bytes;
   p_.grad_bytes = round_up(p_.boxes * p_.images * grad_image_bytes, 1024);
   const auto jump = [&](int patches, int columns, int image_bytes) {
     return p_.image_lines > patches ? columns * p_.box_bytes : patches / p_.image_lines * image_bytes;
   };
   for (int i = 0; i < 2; ++i) {
-    p_.x_jumps[i] = jump(4 << i, 16 << i, p_.image_bytes());
-    p_.grad_jumps[i] = jump(4 << i, 16 << i, grad_image_bytes);
+    const int patches = 4 << i, columns = patches * weight_patch_columns(window_);
+    p_.x_jumps[i] = jump(patches, columns, p_.image_bytes());
+    p_.grad_jumps[i] = jump(patches, columns, grad_image_bytes);
   }
   while (p_.memory_bytes() > kMemoryLimit && p_.stages > 1) --p_.stages;
   if (p_.memory_bytes() > kMemoryLimit)
@@ -99,7 +104,7 @@ void DepthwiseWeightPatchesPass::run(const DepthwiseBackwardArguments& a, const 
 namespace {
 
 std::string unsupported(const DepthwiseBackwardArguments& a) {
-  const std::string reason = why_no_weight_tiles(a);
+  const std::string reason = why_no_weight_gradient(a, why_no_patches(a.x.sizes, a.grad_y.sizes, a.window));
   if (!reason.empty()) return reason;
   return a.window.stride[0] != 1 ? "it is for a stride of 1" : "";
 }
@@ -108,7 +113,7 @@ std::string unsupported(const DepthwiseBackwardArguments& a) {
 int cluster_of(const Config& config) { return config[Knob::cluster] == 1 ? kNoCluster : config[Knob::cluster]; }
 
 Configs configs(const DepthwiseBackwardArguments& a) {
-  const int step = a.window.kernel[0] == 5 ? 6 : 4;
+  const int step = round_of_rows(a);
   Configs list;
   for (const int runs : {4, 8}) {
     for (const int rows : {step, 2 * step}) {

@@ -146,13 +146,12 @@ void DepthwiseWeightTilesPass::run(const DepthwiseBackwardArguments& a, const Ex
   launch_weight_gradient(kName, kernels_, p, a, execution.stream);
 }
 
-std::string why_no_weight_tiles(const DepthwiseBackwardArguments& a) {
+std::string why_no_weight_gradient(const DepthwiseBackwardArguments& a, const std::string& window) {
   const std::string elsewhere = why_not_on_gpu(a);
   if (!elsewhere.empty()) return elsewhere;
   if (!a.grad_weight && !a.grad_bias) return "neither grad_weight nor grad_bias is wanted";
   if (!is_hopper()) return "the GPU is not of compute capability 9.0";
   if (size_of(a.x.dtype) != 2) return "it is for float16 and bfloat16";
-  const std::string window = why_no_tiles(a.x.sizes, a.grad_y.sizes, a.window);
   if (!window.empty()) return window;
   if (a.prologue || a.gradient_prologue) return "it has no prologues";
   if (a.grad_y.elements() == 0) return "there are no positions";
@@ -161,6 +160,10 @@ std::string why_no_weight_tiles(const DepthwiseBackwardArguments& a) {
 }
 
 namespace {
+
+std::string unsupported(const DepthwiseBackwardArguments& a) {
+  return why_no_weight_gradient(a, why_no_tiles(a.x.sizes, a.grad_y.sizes, a.window));
+}
 
 /// The knob "cluster" of a config as a pass takes it.
 int cluster_of(const Config& config) { return config[Knob::cluster] == 1 ? kNoCluster : config[Knob::cluster]; }
@@ -199,9 +202,7 @@ Plan<DepthwiseBackwardArguments> plan(const DepthwiseBackwardArguments& a, const
 
 }  // namespace
 
-Kernel<DepthwiseBackwardArguments> depthwise_tiles_weight() {
-  return {"hopper_tiles", why_no_weight_tiles, configs, plan};
-}
+Kernel<DepthwiseBackwardArguments> depthwise_tiles_weight() { return {"hopper_tiles", unsupported, configs, plan}; }
 
 }  // namespace fusedsc::gpu::hopper
 #endif

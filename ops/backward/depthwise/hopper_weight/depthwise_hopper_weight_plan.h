@@ -9,8 +9,8 @@
 
 namespace fusedsc::gpu::hopper {
 
-/// Empty, or why DepthwiseWeightTilesPass cannot; nor, if it is, DepthwiseWeightPatchesPass at a stride other than 1.
-std::string why_no_weight_tiles(const DepthwiseBackwardArguments& a);
+/// Empty, or why there is no weight gradient by products. window: empty, or why there is none of such a window.
+std::string why_no_weight_gradient(const DepthwiseBackwardArguments& a, const std::string& window);
 
 /// Gradients of the weight and the bias: one or two launches, worked out but for addresses.
 class DepthwiseWeightTilesPass {

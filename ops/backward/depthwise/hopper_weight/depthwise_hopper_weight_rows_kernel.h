@@ -62,7 +62,7 @@ FUSEDSC_DEVICE void sum_weight_rows(const DepthwiseWeightRowsParameters& p) {
   void* to = is_bias ? p.grad_bias : p.grad_weight.data;
   std::uint32_t place = static_cast<std::uint32_t>(result_channel);
   if (!is_bias) {
-    const int kh = result_tap / (p.kernel == 3 ? 3 : 5);
+    const int kh = p.kernel == 3 ? result_tap / 3 : p.kernel == 5 ? result_tap / 5 : result_tap / 7;
     place = static_cast<std::uint32_t>(p.grad_weight.offset(result_channel, 0, kh, result_tap - kh * p.kernel));
   }
   const bool is_wanted = out_channel < 8 && result_tap < p.taps && to != nullptr;

@@ -83,7 +83,10 @@ inline double evenness(const DepthwiseTilesShape& shape) {
          (static_cast<double>(int_divide_up(shape.units, shape.splits)) * shape.splits);
 }
 
-/// Empty, or why the problem's window is none that there are kernels of tiles for.
+/// Empty, or why the problem's window is none that there are kernels of tiles for: 3x3 and 5x5.
 std::string why_no_tiles(const Sizes& x, const Sizes& y, const Window& window);
+
+/// The same of patches, which have 7x7 at stride 1, too: forward, and of the weight's gradient.
+std::string why_no_patches(const Sizes& x, const Sizes& y, const Window& window);
 
 }  // namespace fusedsc::gpu::hopper

@@ -2,6 +2,7 @@
 #include "fusedsc/forward/depthwise/hopper/depthwise_hopper_plan.h"
 
 #include <algorithm>
+#include <initializer_list>
 
 namespace fusedsc::gpu::hopper {
 namespace {
@@ -176,18 +177,20 @@ DepthwiseTilesShape cut_patches(const Sizes& x, const Sizes& y, const Window& wi
   p.rows = t.rows;
   p.stages = t.stages;
   p.image_parts = t.image_parts;
-  p.image_lines = 2;
-  while (p.image_lines < 16 && 4 * p.image_lines < p.output_width) p.image_lines *= 2;
-  p.images = p.product_images() * p.image_parts;
-  const int column_tiles = int_divide_up(p.output_width, 64);
   const bool whole = of == PatchesOf::both, transposed = of == PatchesOf::gradient;
+  const int columns = whole ? weight_patch_columns(kernel) : 4;  // of a patch
+  p.image_lines = 8 / columns;
+  while (p.image_lines < 16 && columns * p.image_lines < p.output_width) p.image_lines *= 2;
+  p.images = p.product_images() * p.image_parts;
+  const int column_tiles = int_divide_up(p.output_width, 16 * columns);
   p.tile_columns =
-      whole ? 4 * p.image_lines : round_up(int_divide_up(p.output_width, column_tiles), p.swizzles ? 8 : 4);
+      whole ? columns * p.image_lines : round_up(int_divide_up(p.output_width, column_tiles), p.swizzles ? 8 : 4);
   p.out_pitch = column_tiles > 1 || p.swizzles ? p.tile_columns : p.output_width;
   const int patches =  // of a row that are read
       whole ? p.image_lines : int_divide_up(std::min(p.tile_columns, p.output_width), 4);
-  const int patch_step = transposed ? 2 : 4 * stride;
-  const int reach = (patches - 1) * patch_step + (transposed ? 4 : stride == 1 ? 8 : 12);  // columns that they read
+  const int patch_step = transposed ? 2 : columns * stride;
+  const int patch_reach = whole ? 8 : transposed ? 4 : 4 * patch_groups(kernel, stride);  // columns that each reads
+  const int reach = (patches - 1) * patch_step + patch_reach;
   p.pitch = !transposed ? pitch_of(p, kernel, stride, column_tiles) : p.swizzles ? round_up(reach, 8) : reach;
   p.tile_bytes = round_up(p.boxes * p.images * p.image_bytes() + std::max(0, reach - p.pitch) * p.box_bytes, 1024);
   p.half_bytes = p.image_lines == 16 ? 8 * patch_step * p.box_bytes : 8 / p.image_lines * p.image_bytes();
@@ -224,13 +227,27 @@ void share_out_among(DepthwiseTilesShape& shape, int splits) {
   shape.longer = shape.units % splits;
 }
 
+namespace {
+
+/// Whether it is square, of such a size, and moves by 1 or 2.
+bool is_plain_window(const Sizes& x, const Sizes& y, const Window& window,
+                     std::initializer_list<std::int64_t> kernels) {
+  return window.kernel[0] == window.kernel[1] && window.stride[0] == window.stride[1] && window.stride[0] <= 2 &&
+         window.dilation == std::array<std::int64_t, 2>{1, 1} && x[1] == y[1] &&
+         std::find(kernels.begin(), kernels.end(), window.kernel[0]) != kernels.end();
+}
+
+}  // namespace
+
 std::string why_no_tiles(const Sizes& x, const Sizes& y, const Window& window) {
-  if (window.kernel[0] != window.kernel[1] || (window.kernel[0] != 3 && window.kernel[0] != 5) ||
-      window.stride[0] != window.stride[1] || window.stride[0] > 2 ||
-      window.dilation != std::array<std::int64_t, 2>{1, 1} || x[1] != y[1]) {
-    return "it is for windows of 3 x 3 or 5 x 5, of stride 1 or 2, not dilated, without a channel multiplier";
-  }
-  return {};
+  if (is_plain_window(x, y, window, {3, 5})) return {};
+  return "it is for windows of 3 x 3 or 5 x 5, of stride 1 or 2, not dilated, without a channel multiplier";
+}
+
+std::string why_no_patches(const Sizes& x, const Sizes& y, const Window& window) {
+  if (is_plain_window(x, y, window, {3, 5}) || (is_plain_window(x, y, window, {7}) && window.stride[0] == 1)) return {};
+  return "it is for windows of 3 x 3 or 5 x 5, of stride 1 or 2, and 7 x 7 of stride 1, not dilated, without a channel "
+         "multiplier";
 }
 
 }  // namespace fusedsc::gpu::hopper

@@ -43,6 +43,14 @@ struct DepthwiseTilesShape {
   FUSEDSC_HOST_DEVICE bool products_are_images() const { return output_width <= 16; }
 };
 
+/// Groups of 4 columns that a patch of 4 output columns reads.
+constexpr int patch_groups(int kernel, int stride) { return (3 * stride + kernel + 3) / 4; }
+
+/// Of weights' gradients: columns of grad_y of a patch, whose windows are in 8 columns of x; and rows of grad_y of a
+/// product that an earlier one has had.
+constexpr int weight_patch_columns(int kernel) { return kernel == 7 ? 2 : 4; }
+constexpr int weight_patch_lead(int kernel) { return 8 / weight_patch_columns(kernel) - 2; }
+
 /// Which of the splits the block has, of channels from `first_channel` on.
 FUSEDSC_DEVICE int split_of_block(const DepthwiseTilesShape& p, int& first_channel) {
   std::uint32_t group = block_index();

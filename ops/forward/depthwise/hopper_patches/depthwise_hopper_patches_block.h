@@ -9,16 +9,18 @@
 namespace fusedsc::gpu::hopper {
 
 /// kInSegments: rows of tiles are cut into segments, not into boxes of channels. kFewRegisters: what can be read or
-/// worked out late is, for blocks of 20 warps, whose threads have 96 registers.
-template <class T, class Window, bool kInSegments, bool kFewRegisters = false>
+/// worked out late is, for blocks of 20 warps, whose threads have 96 registers. kTheirPairs: of channels, that a warp
+/// has; 4, which are a run of 16 bytes, or 2.
+template <class T, class Window, bool kInSegments, bool kFewRegisters = false, int kTheirPairs = 4>
 class DepthwisePatchesBlock {
  protected:
-  static constexpr int kPairs = 4;  ///< of channels
+  static constexpr int kPairs = kTheirPairs;  ///< of channels
+  static constexpr int kRunParts = 4 / kPairs;
   /// Outputs of a row, as DepthwisePatchesOutputs has them.
   using Sums = float[kPairs][4];
-  /// 8 channels of a position.
-  using Run = Aligned<std::uint32_t, 4>;
-  using Outputs = DepthwisePatchesOutputs<T, Window>;
+  /// A warp's channels of a position.
+  using Run = Aligned<std::uint32_t, kPairs>;
+  using Outputs = DepthwisePatchesOutputs<T, Window, kPairs>;
   using Cursor = DepthwiseTileCursor<Window>;
 
   FUSEDSC_DEVICE explicit DepthwisePatchesBlock(const DepthwisePatchesParameters& p) : p_(p), outputs_(p) {
@@ -143,11 +145,12 @@ class DepthwisePatchesBlock {
   template <int kGroups>
   FUSEDSC_DEVICE std::uint32_t aim(int patch_step, int (&places)[kGroups]) {
     const int lane = thread_index() % 32, g = lane / 4, t = lane % 4, runs = p_.runs();
-    const int part = warp_ / runs, group = warp_ - part * runs, box_runs = p_.box_bytes / 16;
-    const int box = group / box_runs, run = group - box * box_runs;
-    channel_ = first_channel_ + group * 8;
+    const int run_part = warp_ % kRunParts, part = warp_ / kRunParts / runs, group = warp_ / kRunParts - part * runs;
+    const int box_runs = p_.box_bytes / 16, box = group / box_runs, run = group - box * box_runs;
+    const int part_place = run_part * static_cast<int>(sizeof(Run));
+    channel_ = first_channel_ + group * 8 + run_part * 2 * kPairs;
     const int first_image = part * p_.product_images();
-    const int tile_place = (box * p_.images + first_image) * image_bytes();
+    const int tile_place = (box * p_.images + first_image) * image_bytes() + part_place;
     outputs_.channel = channel_;
     outputs_.first_image = first_image;
 
@@ -168,11 +171,11 @@ class DepthwisePatchesBlock {
     const int column = 4 * patch + t;
     if constexpr (kInSegments) {
       const int bytes = p_.out_segment_bytes;
-      return all |
-             outputs_.aim((first_image + image) * bytes + place_in_segments(p_, bytes, p_.images * bytes, run, column));
+      return all | outputs_.aim(part_place + (first_image + image) * bytes +
+                                place_in_segments(p_, bytes, p_.images * bytes, run, column));
     }
     return all |
-           outputs_.aim(box * p_.out_rows * p_.out_row_bytes +
+           outputs_.aim(part_place + box * p_.out_rows * p_.out_row_bytes +
                         ((first_image + image) * p_.out_pitch + column) * p_.box_bytes + place_of_run(p_, run, column));
   }
 

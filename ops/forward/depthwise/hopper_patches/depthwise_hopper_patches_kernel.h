@@ -8,8 +8,8 @@
 /// windows cover it. Zeros times an infinity or a NaN in x make NaNs of a patch's other outputs, which is seen in
 /// them: those are computed again, each from its own channel.
 ///
-/// Each warp owns 8 channels: no two warps touch the same elements of a tile, so that they wait for copies only. What
-/// fuses anything is left to depthwise_hopper_kernel.h.
+/// Each warp owns 8 channels, of 7x7 windows 4: no two warps touch the same elements of a tile, so that they wait for
+/// copies only. What fuses anything is left to depthwise_hopper_kernel.h, but for a bias of 7x7 windows.
 #pragma once
 
 #include <type_traits>
@@ -22,7 +22,8 @@ namespace fusedsc::gpu::hopper {
 
 /// As DepthwisePatchesBlock.
 template <class T, int kKernel, int kStride, bool kInSegments, bool kFewRegisters>
-class DepthwisePatches : DepthwisePatchesBlock<T, DepthwiseWindow<kKernel, kStride>, kInSegments, kFewRegisters> {
+class DepthwisePatches
+    : DepthwisePatchesBlock<T, DepthwiseWindow<kKernel, kStride>, kInSegments, kFewRegisters, patches_pairs(kKernel)> {
  public:
   FUSEDSC_DEVICE static void run(const DepthwisePatchesParameters& p) {
     DepthwisePatches tiles(p);
@@ -31,7 +32,8 @@ class DepthwisePatches : DepthwisePatchesBlock<T, DepthwiseWindow<kKernel, kStri
   }
 
  private:
-  using Block = DepthwisePatchesBlock<T, DepthwiseWindow<kKernel, kStride>, kInSegments, kFewRegisters>;
+  using Block =
+      DepthwisePatchesBlock<T, DepthwiseWindow<kKernel, kStride>, kInSegments, kFewRegisters, patches_pairs(kKernel)>;
   using Block::channel_, Block::kPairs, Block::outputs_, Block::p_;
   using typename Block::Sums;
   using Weights = std::conditional_t<kFewRegisters, DepthwisePackedWeights<T, kKernel, kStride>,
@@ -46,6 +48,7 @@ class DepthwisePatches : DepthwisePatchesBlock<T, DepthwiseWindow<kKernel, kStri
     const std::uint32_t places = Block::aim(4 * kStride, places_);
     group_barrier(0, p_.threads());
     weights_.load(p_, channel_, places, Block::weight_memory());
+    outputs_.load_bias();
     Sums sums[kKept];
     begin_image(sums);
     Block::work_off([&](const DepthwiseTileNote& at, const unsigned char* tile, unsigned char* out) {

@@ -26,6 +26,7 @@ auto kernel_of(int kernel, int stride, const DepthwisePatching& t) {
     return kernel == 3 ? patches_kernel<T, 3, 1, true, true> : patches_kernel<T, 5, 2, true, true>;
   if (t.in_segments) return kernel == 3 ? patches_kernel<T, 3, 2, true> : patches_kernel<T, 5, 2, true>;
   if (kernel == 3) return stride == 1 ? patches_kernel<T, 3, 1> : patches_kernel<T, 3, 2>;
+  if (kernel == 7) return patches_kernel<T, 7, 1>;
   return stride == 1 ? patches_kernel<T, 5, 1> : patches_kernel<T, 5, 2>;
 }
 
@@ -34,6 +35,7 @@ bool has_tiles(const DepthwiseArguments& a, const DepthwisePatching& t) {
   const std::int64_t kernel = a.window.kernel[0], stride = a.window.stride[0], width = a.y.sizes[3];
   if (!are_runs(a.x, t) || t.rows < 1 || t.rows % stride != 0 || t.image_parts < 1 || t.stages < 2) return false;
   if (!t.in_segments) return true;
+  if (kernel == 7) return false;
   const bool has_kernel = has_few_registers(t) ? (kernel == 3) == (stride == 1) : stride == 2;
   return has_kernel && width > 16 && width <= 64 && has_dense_rows(a.x) && has_dense_rows(ConstTensorView(a.y));
 }
@@ -73,6 +75,7 @@ DepthwisePatchesPass::DepthwisePatchesPass(const DepthwiseArguments& a, const De
   kernel_ =
       a.x.dtype == DataType::float16 ? kernel_of<Float16>(kernel, stride, t) : kernel_of<BFloat16>(kernel, stride, t);
   static_cast<DepthwiseTilesShape&>(p_) = cut_patches(a.x.sizes, a.y.sizes, a.window, t, PatchesOf::output);
+  p_.run_parts = 4 / patches_pairs(kernel);
   const bool few_registers = has_few_registers(t);
   if (few_registers && kernel == 5) p_.weight_bytes = DepthwisePackedWeights<Float16, 5, 2>::kept_bytes(p_.warps());
   fits_ = p_.threads() <= most_threads(kernel, few_registers) && cut_outputs(p_, p_.rows / stride);
@@ -85,6 +88,7 @@ void DepthwisePatchesPass::run(const DepthwiseArguments& a, const Execution& exe
   describe_tensors(p, a.x, ConstTensorView(a.y));
   p.raw_x = a.x;
   p.weight = a.weight;
+  p.bias = a.bias.data;
   launch_following(kName, kernel_, std::int64_t{channel_groups(p)} * p.splits, p.threads(), execution.stream, p,
                    static_cast<std::size_t>(p.memory_bytes()));
 }
@@ -96,9 +100,12 @@ std::string unsupported(const DepthwiseArguments& a) {
   if (!elsewhere.empty()) return elsewhere;
   if (!is_hopper()) return "the GPU is not of compute capability 9.0";
   if (size_of(a.x.dtype) != 2) return "it is for float16 and bfloat16";
-  const std::string window = why_no_tiles(a.x.sizes, a.y.sizes, a.window);
+  const std::string window = why_no_patches(a.x.sizes, a.y.sizes, a.window);
   if (!window.empty()) return window;
-  if (a.prologue || a.epilogue || a.statistics || a.bias) return "nothing can be fused with it, nor a bias added";
+  if (a.prologue || a.epilogue || a.statistics) return "nothing can be fused with it";
+  if (a.bias && !patches_take_bias(static_cast<int>(a.window.kernel[0]))) {
+    return "with windows of 3 x 3 and 5 x 5 no bias can be added";
+  }
   if (a.y.elements() == 0) return "there is nothing to compute";
   if (!suits_tma(a.x) || !suits_tma(ConstTensorView(a.y))) {
     return "channels of x or y are not neighbours, or no multiples of 8, or not aligned to 16 bytes";

@@ -14,8 +14,8 @@ namespace fusedsc::gpu::hopper {
 template <class T, int kKernel, int kStride>
 class DepthwisePatchesWeights {
  public:
-  static constexpr int kPairs = 4;             ///< of channels
-  static constexpr int kGroups = kStride + 1;  ///< of 4 columns that a patch of 4 outputs reads
+  static constexpr int kPairs = patches_pairs(kKernel);  ///< of channels
+  static constexpr int kGroups = patch_groups(kKernel, kStride);
 
   /// When the kernel before has ended; `places`: what else is to be worked out before. channel: the warp's first;
   /// beyond the last one weights are zeros. In shared memory there are p.weight_bytes for what registers do not hold.
@@ -65,7 +65,7 @@ template <class T, int kKernel, int kStride>
 class DepthwisePackedWeights {
  public:
   static constexpr int kPairs = 4;
-  static constexpr int kGroups = kStride + 1;
+  static constexpr int kGroups = patch_groups(kKernel, kStride);
   static_assert(kKernel == 3 || kStride == 2);
   static constexpr int kKeptRows = kKernel == 5 ? 2 : 0;  ///< in shared memory
   static constexpr int kTaps = (kKernel + 3) / 4;         ///< of a row of a window that a lane has

@@ -89,6 +89,9 @@ std::vector<DepthwisePatching> patchings(const DepthwiseArguments& a) {
   if (wants_segments(a)) {
     const int rows = stride == 1 || is_large ? 2 : 4;
     list = {{.runs = runs, .rows = rows, .stages = 3, .in_segments = true, .grain = is_large ? 7 : 28}};
+  } else if (a.window.kernel[0] == 7) {  // not measured: few tiles of padding alone, and much of what there is room for
+    if (runs < 4) list = {{runs, 0, 4, 1, 3}};
+    else list = {width <= 16 ? DepthwisePatching{4, 4, 5, 1, 3} : DepthwisePatching{4, 4, 4, 1, 4}};
   } else if (is_large && stride == 1) {
     if (width <= 8) list = {runs % 9 == 0 ? DepthwisePatching{9, 0, 4, 1, 2} : DepthwisePatching{4, 4, 6, 1, 3}};
     else if (width <= 16) list = {{4, 4, 3, 1, 3}, {.runs = 4, .box_runs = 4, .rows = 5, .stages = 3, .grain = 5}};
@@ -144,6 +147,7 @@ Config depthwise_patches_prior(const DepthwiseArguments& a) {
 }
 
 bool wants_segments(const DepthwiseArguments& a) {
+  if (a.window.kernel[0] == 7) return false;
   const std::int64_t channels = a.x.sizes[1], width = a.y.sizes[3];
   const bool is_strided = a.window.stride[0] == 2, is_large = a.window.kernel[0] == 5;
   const bool are_few = channels >= 48 && channels <= 72, are_many = channels > 128 && channels <= 144;
