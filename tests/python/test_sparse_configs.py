@@ -3,6 +3,10 @@
 import copy
 import io
 import json
+import os
+import re
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -177,6 +181,14 @@ def test_goes_on_as(way, output, fastest):
         assert given(again, x) == expected
 
 
+def test_autocast(fastest):
+    tried = fastest(1, 0, 2, 0, 1)
+    x = image()
+    fast = optimized(x, configs=3)
+    with torch.autocast(device().type, torch.bfloat16):
+        assert given(fast, x) == [tried[0][1], "", tried[2][2], tried[4][1]]
+
+
 def test_another_device_and_older_layers():
     """A layer that was moved runs by what there is there; one that was saved before there were configs has none."""
     layer, x = SparseConv2d(torch.randn(8, 16, 3, 3), config=CPU_CONFIGS[0]).eval(), image()
@@ -313,6 +325,25 @@ def test_configs_of_a_gpu():
                 y = layer(x)
             graph.replay()
             torch.testing.assert_close(y, expected)
+
+
+@pytest.mark.cpu_only("it is about plans that are kept, on any device alike")
+def test_another_call_of_the_same_problem_keeps_its_own():
+    """By what the library says that it runs."""
+    program = """
+import torch, fusedsc
+x, weight = torch.ones(1, 8, 5, 5), torch.ones(8, 8, 3, 3)
+own, other = (fusedsc.sparse.SparseConv2d(weight, config=config).eval() for config in ("cpu", ""))
+with torch.no_grad():
+    for layer in (own, other, own, torch.compile(own, backend="aot_eager"), other):
+        layer(x)
+    for compressed in (True, False):
+        fusedsc.functional.ecr_conv2d(x, weight, compressed_output=compressed, config="cpu")
+"""
+    environment = {**os.environ, "FUSEDSC_VERBOSE": "1"}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    reasons = re.findall(r"sparse_conv2d\.forward.*\((\w+)\)", done.stderr)
+    assert reasons == ["given", "prior", "given", "given", "prior", "given", "given"], done.stderr
 
 
 # --------------------------------------------------------------------------------------------------------------- timing

@@ -49,23 +49,29 @@ def times_of(ways: Mapping[str, Way], present: str, device: str = "cpu") -> Roun
 
 
 def fastest_of(ways: Mapping[str, Way], device: str = "cpu") -> str:
-    """Of many, in a few rounds: the first, unless another is clearly faster. What falls behind is dropped after each
-    round.
+    """Of many, in a few rounds: the first, unless another is clearly faster. What falls behind is dropped at once, and
+    so is the memory of its graph.
 
     Args:
         device: as in :func:`times_of`.
     """
-    present = next(iter(ways))
-    samples, us, calls = _prepared(ways, device)
+    present, samples, us, calls = next(iter(ways)), {}, {}, {}
+
+    def drop(behind: float) -> None:
+        most = min(us.values()) * behind
+        for name in [name for name in us if name != present and us[name] > most]:
+            del samples[name], us[name]
+
+    for name, way in ways.items():
+        for found, new in zip((samples, us, calls), _prepared({name: way}, device), strict=True):
+            found.update(new)
+        drop(BEHIND_AT_FIRST)
     rounds: Rounds = []
-    while len(rounds) < CONFIG_ROUNDS:
-        most = min(us.values()) * (BEHIND if rounds else BEHIND_AT_FIRST)
-        left = [name for name in us if name == present or us[name] <= most]
-        if left == [present]:
-            return present
-        order = left if len(rounds) % 2 else left[::-1]
+    while len(rounds) < CONFIG_ROUNDS and len(us) > 1:
+        order = list(us) if len(rounds) % 2 else list(us)[::-1]
         rounds.append({name: samples[name](calls[name]) for name in order})
-        us = {name: median(one[name] for one in rounds) for name in left}
+        us = {name: median(one[name] for one in rounds) for name in us}
+        drop(BEHIND)
     best = min(us, key=us.__getitem__)
     return best if best == present or is_clearly_faster(best, present, rounds) else present
 
