@@ -165,7 +165,8 @@ TORCH_LIBRARY(fusedsc, m) {
       "int[2] dilation=1, int groups=1, str activation=\"identity\", Tensor? packed=None, str config=\"\") "
       "-> (str[] direction, str[] implementation, str[] why_not, str[] config, str[] why)");
   def("_explain_pecr_conv2d(Tensor x, Tensor weight, Tensor? bias=None, int[2] stride=1, int[4] padding=0, "
-      "int[2] pool_size=2, int[2] pool_stride=2, int[2] dilation=1, int groups=1, Tensor? packed=None, str config=\"\") "
+      "int[2] pool_size=2, int[2] pool_stride=2, int[2] dilation=1, int groups=1, Tensor? packed=None, str "
+      "config=\"\") "
       "-> (str[] direction, str[] implementation, str[] why_not, str[] config, str[] why)");
   def("_explain_dsc_block(Tensor x, Tensor dw_weight, Tensor? bn_weight, Tensor? bn_bias, Tensor? running_mean, "
       "Tensor? running_var, Tensor pw_weight, *, Tensor? dw_bias=None, Tensor? pw_bias=None, bool training, "
