@@ -89,18 +89,18 @@ Tensor sliding_channel_conv2d_autocast(const Tensor& x, const Tensor& weight, co
 template <at::DeviceType device>
 Tensor ecr_conv2d_autocast(const Tensor& x, const Tensor& weight, const OptionalTensor& bias, IntArrayRef stride,
                            IntArrayRef padding, IntArrayRef dilation, std::int64_t groups, std::string_view activation,
-                           const OptionalTensor& packed) {
+                           const OptionalTensor& packed, std::string_view config) {
   const Autocast<device> cast;
-  return ecr_conv2d(cast(x), cast(weight), cast(bias), stride, padding, dilation, groups, activation, packed);
+  return ecr_conv2d(cast(x), cast(weight), cast(bias), stride, padding, dilation, groups, activation, packed, config);
 }
 
 template <at::DeviceType device>
 Tensor pecr_conv2d_autocast(const Tensor& x, const Tensor& weight, const OptionalTensor& bias, IntArrayRef stride,
                             IntArrayRef padding, IntArrayRef pool_size, IntArrayRef pool_stride, IntArrayRef dilation,
-                            std::int64_t groups, const OptionalTensor& packed) {
+                            std::int64_t groups, const OptionalTensor& packed, std::string_view config) {
   const Autocast<device> cast;
   return pecr_conv2d(cast(x), cast(weight), cast(bias), stride, padding, pool_size, pool_stride, dilation, groups,
-                     packed);
+                     packed, config);
 }
 
 template <at::DeviceType device>
@@ -108,20 +108,24 @@ Tensor from_compressed_autocast(const Tensor& values, const Tensor& channels, co
                                 const Tensor& weight, const OptionalTensor& bias, IntArrayRef stride,
                                 IntArrayRef padding, IntArrayRef dilation, std::int64_t groups,
                                 std::string_view activation, IntArrayRef pool_size, IntArrayRef pool_stride,
-                                const OptionalTensor& packed, bool channels_last) {
+                                const OptionalTensor& packed, bool channels_last, std::string_view config) {
   const Autocast<device> cast;
   return sparse_conv2d_from_compressed(cast(values), channels, counts, cast(weight), cast(bias), stride, padding,
-                                       dilation, groups, activation, pool_size, pool_stride, packed, channels_last);
+                                       dilation, groups, activation, pool_size, pool_stride, packed, channels_last,
+                                       config);
 }
 
 template <at::DeviceType device>
-std::tuple<Tensor, Tensor, Tensor> to_compressed_autocast(
-    const Tensor& x, const OptionalTensor& channels, const OptionalTensor& counts, const Tensor& weight,
-    const OptionalTensor& bias, IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation, std::int64_t groups,
-    std::string_view activation, IntArrayRef pool_size, IntArrayRef pool_stride, const OptionalTensor& packed) {
+std::tuple<Tensor, Tensor, Tensor> to_compressed_autocast(const Tensor& x, const OptionalTensor& channels,
+                                                          const OptionalTensor& counts, const Tensor& weight,
+                                                          const OptionalTensor& bias, IntArrayRef stride,
+                                                          IntArrayRef padding, IntArrayRef dilation,
+                                                          std::int64_t groups, std::string_view activation,
+                                                          IntArrayRef pool_size, IntArrayRef pool_stride,
+                                                          const OptionalTensor& packed, std::string_view config) {
   const Autocast<device> cast;
   return sparse_conv2d_to_compressed(cast(x), channels, counts, cast(weight), cast(bias), stride, padding, dilation,
-                                     groups, activation, pool_size, pool_stride, packed);
+                                     groups, activation, pool_size, pool_stride, packed, config);
 }
 
 template <at::DeviceType device>

@@ -57,16 +57,16 @@ Tensors3 depthwise_conv2d_backward(const Tensor& grad_y, const Tensor& x, const 
 
 Tensor ecr_conv2d(const Tensor& x, const Tensor& weight, const OptionalTensor& bias, IntArrayRef stride,
                   IntArrayRef padding, IntArrayRef dilation, std::int64_t groups, std::string_view activation,
-                  const OptionalTensor& packed) {
-  return call<ecr_conv2d>("fusedsc::ecr_conv2d", x, weight, bias, stride, padding, dilation, groups, activation,
-                          packed);
+                  const OptionalTensor& packed, std::string_view config) {
+  return call<ecr_conv2d>("fusedsc::ecr_conv2d", x, weight, bias, stride, padding, dilation, groups, activation, packed,
+                          config);
 }
 
 Tensor pecr_conv2d(const Tensor& x, const Tensor& weight, const OptionalTensor& bias, IntArrayRef stride,
                    IntArrayRef padding, IntArrayRef pool_size, IntArrayRef pool_stride, IntArrayRef dilation,
-                   std::int64_t groups, const OptionalTensor& packed) {
+                   std::int64_t groups, const OptionalTensor& packed, std::string_view config) {
   return call<pecr_conv2d>("fusedsc::pecr_conv2d", x, weight, bias, stride, padding, pool_size, pool_stride, dilation,
-                           groups, packed);
+                           groups, packed, config);
 }
 
 Tensor pack_sparse_weight(const Tensor& weight, std::int64_t groups) {
@@ -77,20 +77,20 @@ Tensor sparse_conv2d_from_compressed(const Tensor& values, const Tensor& channel
                                      const Tensor& weight, const OptionalTensor& bias, IntArrayRef stride,
                                      IntArrayRef padding, IntArrayRef dilation, std::int64_t groups,
                                      std::string_view activation, IntArrayRef pool_size, IntArrayRef pool_stride,
-                                     const OptionalTensor& packed, bool channels_last) {
+                                     const OptionalTensor& packed, bool channels_last, std::string_view config) {
   return call<sparse_conv2d_from_compressed>("fusedsc::_sparse_conv2d_from_compressed", values, channels, counts,
                                              weight, bias, stride, padding, dilation, groups, activation, pool_size,
-                                             pool_stride, packed, channels_last);
+                                             pool_stride, packed, channels_last, config);
 }
 
 Tensors3 sparse_conv2d_to_compressed(const Tensor& x, const OptionalTensor& channels, const OptionalTensor& counts,
                                      const Tensor& weight, const OptionalTensor& bias, IntArrayRef stride,
                                      IntArrayRef padding, IntArrayRef dilation, std::int64_t groups,
                                      std::string_view activation, IntArrayRef pool_size, IntArrayRef pool_stride,
-                                     const OptionalTensor& packed) {
+                                     const OptionalTensor& packed, std::string_view config) {
   return call<sparse_conv2d_to_compressed>("fusedsc::_sparse_conv2d_to_compressed", x, channels, counts, weight, bias,
                                            stride, padding, dilation, groups, activation, pool_size, pool_stride,
-                                           packed);
+                                           packed, config);
 }
 
 Tensor pointwise_conv2d(const Tensor& x, const Tensor& weight, const OptionalTensor& bias, std::int64_t groups) {

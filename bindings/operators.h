@@ -32,22 +32,25 @@ Tensor sliding_channel_conv2d(const Tensor& x, const Tensor& weight, const Optio
 
 Tensor ecr_conv2d(const Tensor& x, const Tensor& weight, const OptionalTensor& bias = {}, IntArrayRef stride = 1,
                   IntArrayRef padding = 0, IntArrayRef dilation = 1, std::int64_t groups = 1,
-                  std::string_view activation = "identity", const OptionalTensor& packed = {});
+                  std::string_view activation = "identity", const OptionalTensor& packed = {},
+                  std::string_view config = "");
 Tensor pecr_conv2d(const Tensor& x, const Tensor& weight, const OptionalTensor& bias = {}, IntArrayRef stride = 1,
                    IntArrayRef padding = 0, IntArrayRef pool_size = 2, IntArrayRef pool_stride = 2,
-                   IntArrayRef dilation = 1, std::int64_t groups = 1, const OptionalTensor& packed = {});
+                   IntArrayRef dilation = 1, std::int64_t groups = 1, const OptionalTensor& packed = {},
+                   std::string_view config = "");
 Tensor pack_sparse_weight(const Tensor& weight, std::int64_t groups);
 /// Of a compressed map (fusedsc.CompressedMap); pooling of one by one is none.
 Tensor sparse_conv2d_from_compressed(const Tensor& values, const Tensor& channels, const Tensor& counts,
                                      const Tensor& weight, const OptionalTensor& bias, IntArrayRef stride,
                                      IntArrayRef padding, IntArrayRef dilation, std::int64_t groups,
                                      std::string_view activation, IntArrayRef pool_size, IntArrayRef pool_stride,
-                                     const OptionalTensor& packed, bool channels_last);
+                                     const OptionalTensor& packed, bool channels_last, std::string_view config = "");
 /// Of a dense map, or with channels and counts of a compressed one, of which x are the values.
 std::tuple<Tensor, Tensor, Tensor> sparse_conv2d_to_compressed(
     const Tensor& x, const OptionalTensor& channels, const OptionalTensor& counts, const Tensor& weight,
     const OptionalTensor& bias, IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation, std::int64_t groups,
-    std::string_view activation, IntArrayRef pool_size, IntArrayRef pool_stride, const OptionalTensor& packed);
+    std::string_view activation, IntArrayRef pool_size, IntArrayRef pool_stride, const OptionalTensor& packed,
+    std::string_view config = "");
 
 Tensor dsc_block(const Tensor& x, const Tensor& dw_weight, const OptionalTensor& bn_weight,
                  const OptionalTensor& bn_bias, const OptionalTensor& running_mean, const OptionalTensor& running_var,

@@ -23,20 +23,24 @@ TORCH_LIBRARY(fusedsc, m) {
       "bool[3] output_mask) -> (Tensor grad_x, Tensor grad_weight, Tensor grad_bias)");
 
   // Without gradients. `packed`: what _pack_sparse_weight makes of the weight, for calls that share it; else each makes
-  // it anew. pecr_conv2d has ReLU behind the convolution, and then the greatest value of each window.
+  // it anew. pecr_conv2d has ReLU behind the convolution, and then the greatest value of each window. `config`: the
+  // kernel and config that the call asks for (fusedsc/forward/sparse.h).
   def("ecr_conv2d(Tensor x, Tensor weight, Tensor? bias=None, int[2] stride=1, int[4] padding=0, int[2] dilation=1, "
-      "int groups=1, str activation=\"identity\", Tensor? packed=None) -> Tensor");
+      "int groups=1, str activation=\"identity\", Tensor? packed=None, str config=\"\") -> Tensor");
   def("pecr_conv2d(Tensor x, Tensor weight, Tensor? bias=None, int[2] stride=1, int[4] padding=0, int[2] pool_size=2, "
-      "int[2] pool_stride=2, int[2] dilation=1, int groups=1, Tensor? packed=None) -> Tensor");
+      "int[2] pool_stride=2, int[2] dilation=1, int groups=1, Tensor? packed=None, str config=\"\") -> Tensor");
   def("_pack_sparse_weight(Tensor weight, int groups) -> Tensor");
+  // What `config` may be for a call: the registry's own first, then what it would try next, `most` in all.
+  def("_sparse_configs(Tensor x, Tensor weight, Tensor? bias, int[2] stride, int[4] padding, int[2] dilation, "
+      "int groups, str activation, int[2] pool_size, int[2] pool_stride, Tensor? packed, int most) -> str[]");
   // The same where x, or the result, is a compressed map: [N, H, W, C'] each, with C' = C rounded up to 32; counts are
   // of 8 channels each. x is dense where it has neither channels nor counts. Pooling of one by one is none.
   def("_sparse_conv2d_from_compressed(Tensor values, Tensor channels, Tensor counts, Tensor weight, Tensor? bias, "
       "int[2] stride, int[4] padding, int[2] dilation, int groups, str activation, int[2] pool_size, "
-      "int[2] pool_stride, Tensor? packed, bool channels_last) -> Tensor");
+      "int[2] pool_stride, Tensor? packed, bool channels_last, str config=\"\") -> Tensor");
   def("_sparse_conv2d_to_compressed(Tensor x, Tensor? channels, Tensor? counts, Tensor weight, Tensor? bias, "
       "int[2] stride, int[4] padding, int[2] dilation, int groups, str activation, int[2] pool_size, "
-      "int[2] pool_stride, Tensor? packed) -> (Tensor values, Tensor channels, Tensor counts)");
+      "int[2] pool_stride, Tensor? packed, str config=\"\") -> (Tensor values, Tensor channels, Tensor counts)");
 
   def("dsc_block(Tensor x, Tensor dw_weight, Tensor? bn_weight, Tensor? bn_bias, Tensor(a!)? running_mean, "
       "Tensor(b!)? running_var, Tensor pw_weight, *, Tensor? dw_bias=None, Tensor? pw_bias=None, bool training, "
@@ -158,10 +162,11 @@ TORCH_LIBRARY(fusedsc, m) {
   def("_explain_sliding_channel_conv2d(Tensor x, Tensor weight, Tensor? bias=None, int groups=2, float overlap=0.5) "
       "-> (str[] direction, str[] implementation, str[] why_not, str[] config, str[] why)");
   def("_explain_ecr_conv2d(Tensor x, Tensor weight, Tensor? bias=None, int[2] stride=1, int[4] padding=0, "
-      "int[2] dilation=1, int groups=1, str activation=\"identity\", Tensor? packed=None) "
+      "int[2] dilation=1, int groups=1, str activation=\"identity\", Tensor? packed=None, str config=\"\") "
       "-> (str[] direction, str[] implementation, str[] why_not, str[] config, str[] why)");
   def("_explain_pecr_conv2d(Tensor x, Tensor weight, Tensor? bias=None, int[2] stride=1, int[4] padding=0, "
-      "int[2] pool_size=2, int[2] pool_stride=2, int[2] dilation=1, int groups=1, Tensor? packed=None) "
+      "int[2] pool_size=2, int[2] pool_stride=2, int[2] dilation=1, int groups=1, Tensor? packed=None, str "
+      "config=\"\") "
       "-> (str[] direction, str[] implementation, str[] why_not, str[] config, str[] why)");
   def("_explain_dsc_block(Tensor x, Tensor dw_weight, Tensor? bn_weight, Tensor? bn_bias, Tensor? running_mean, "
       "Tensor? running_var, Tensor pw_weight, *, Tensor? dw_bias=None, Tensor? pw_bias=None, bool training, "

@@ -47,7 +47,8 @@ void check_packed_weight(const OptionalTensor& packed, const Tensor& x, const Te
 }
 
 SparseArguments sparse_arguments(const Tensor& weight, const Tensor& bias, const Window& window, std::int64_t groups,
-                                 std::string_view activation, const MaxPooling& pooling, const Tensor& packed) {
+                                 std::string_view activation, const MaxPooling& pooling, const Tensor& packed,
+                                 std::string_view config) {
   SparseArguments arguments;
   arguments.weight = view(weight);
   arguments.packed = channels(packed);
@@ -56,6 +57,7 @@ SparseArguments sparse_arguments(const Tensor& weight, const Tensor& bias, const
   arguments.window = window;
   arguments.activation = activation_from_name(std::string(activation));
   arguments.pooling = pooling;
+  arguments.config = config;
   return arguments;
 }
 

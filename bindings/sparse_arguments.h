@@ -20,7 +20,8 @@ void check_packed_weight(const OptionalTensor& packed, const Tensor& x, const Te
 
 /// Without x and y. Tensors are as kernels read them.
 SparseArguments sparse_arguments(const Tensor& weight, const Tensor& bias, const Window& window, std::int64_t groups,
-                                 std::string_view activation, const MaxPooling& pooling, const Tensor& packed);
+                                 std::string_view activation, const MaxPooling& pooling, const Tensor& packed,
+                                 std::string_view config);
 
 /// There are no gradients: who wants one is told what has. `dense`: what that is.
 void refuse_sparse_gradient(const char* op, const char* dense, const Tensor& x, const Tensor& weight,

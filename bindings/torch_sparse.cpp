@@ -34,8 +34,8 @@ Tensor sparse_meta(const Tensor& x, const Tensor& weight, const OptionalTensor& 
 
 SparseArguments arguments_of(const Tensor& x, const Tensor& weight, const Tensor& bias, const Window& window,
                              std::int64_t groups, std::string_view activation, const MaxPooling& pooling,
-                             const Tensor& packed, const Tensor& y) {
-  SparseArguments arguments = sparse_arguments(weight, bias, window, groups, activation, pooling, packed);
+                             const Tensor& packed, std::string_view config, const Tensor& y) {
+  SparseArguments arguments = sparse_arguments(weight, bias, window, groups, activation, pooling, packed, config);
   arguments.x = view(x);
   arguments.y = mutable_view(y);
   return arguments;
@@ -43,7 +43,8 @@ SparseArguments arguments_of(const Tensor& x, const Tensor& weight, const Tensor
 
 Tensor sparse_kernel(const Tensor& x, const Tensor& weight, const OptionalTensor& bias, IntArrayRef stride,
                      IntArrayRef padding, IntArrayRef dilation, std::int64_t groups, std::string_view activation,
-                     IntArrayRef pool_size, IntArrayRef pool_stride, const OptionalTensor& packed) {
+                     IntArrayRef pool_size, IntArrayRef pool_stride, const OptionalTensor& packed,
+                     std::string_view config) {
   const Tensor y =
       sparse_meta(x, weight, bias, stride, padding, dilation, groups, activation, pool_size, pool_stride, packed);
   if (y.numel() == 0) return y;
@@ -52,59 +53,80 @@ Tensor sparse_kernel(const Tensor& x, const Tensor& weight, const OptionalTensor
   const Tensor packed_ = packed ? packed->contiguous() : Tensor(), weight_ = packed ? weight : weight.contiguous();
   run(plan_sparse_conv2d,
       arguments_of(x_, weight_, bias_, window_of(weight, stride, padding, dilation), groups, activation,
-                   sparse_pooling_of(pool_size, pool_stride), packed_, y),
+                   sparse_pooling_of(pool_size, pool_stride), packed_, config, y),
       x);
   return y;
 }
 
 Explanation explain_sparse(const Tensor& x, const Tensor& weight, const OptionalTensor& bias, IntArrayRef stride,
                            IntArrayRef padding, IntArrayRef dilation, std::int64_t groups, std::string_view activation,
-                           IntArrayRef pool_size, IntArrayRef pool_stride, const OptionalTensor& packed) {
+                           IntArrayRef pool_size, IntArrayRef pool_stride, const OptionalTensor& packed,
+                           std::string_view config) {
   const Tensor y =
       sparse_meta(x, weight, bias, stride, padding, dilation, groups, activation, pool_size, pool_stride, packed);
   return explanation(explain_sparse_conv2d(arguments_of(
                          x, weight, bias.value_or(Tensor()), window_of(weight, stride, padding, dilation), groups,
-                         activation, sparse_pooling_of(pool_size, pool_stride), packed.value_or(Tensor()), y)),
+                         activation, sparse_pooling_of(pool_size, pool_stride), packed.value_or(Tensor()), config, y)),
                      {});
+}
+
+/// Of arguments that the operator has been called with.
+std::vector<std::string> sparse_configs(const Tensor& x, const Tensor& weight, const OptionalTensor& bias,
+                                        IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation,
+                                        std::int64_t groups, std::string_view activation, IntArrayRef pool_size,
+                                        IntArrayRef pool_stride, const OptionalTensor& packed, std::int64_t most) {
+  check(most > 0, "most: it is ", most, "; it must be at least 1");
+  const Tensor y =
+      sparse_meta(x, weight, bias, stride, padding, dilation, groups, activation, pool_size, pool_stride, packed);
+  const c10::DeviceGuard guard(x.device());
+  const Tensor x_ = addressable(x), bias_ = vector_of(bias, x.scalar_type());
+  return sparse_conv2d_configs(
+      arguments_of(x_, weight, bias_, window_of(weight, stride, padding, dilation), groups, activation,
+                   sparse_pooling_of(pool_size, pool_stride), packed.value_or(Tensor()), "", y),
+      execution_on(x.device()).threads, static_cast<std::size_t>(most));
 }
 
 constexpr std::int64_t kOne[] = {1};
 
+/// Whether there is such a kernel and config says who plans the call: once for each problem.
 Tensor ecr_conv2d_meta(const Tensor& x, const Tensor& weight, const OptionalTensor& bias, IntArrayRef stride,
                        IntArrayRef padding, IntArrayRef dilation, std::int64_t groups, std::string_view activation,
-                       const OptionalTensor& packed) {
+                       const OptionalTensor& packed, std::string_view /*config*/) {
   return sparse_meta(x, weight, bias, stride, padding, dilation, groups, activation, kOne, kOne, packed);
 }
 
 Tensor ecr_conv2d_kernel(const Tensor& x, const Tensor& weight, const OptionalTensor& bias, IntArrayRef stride,
                          IntArrayRef padding, IntArrayRef dilation, std::int64_t groups, std::string_view activation,
-                         const OptionalTensor& packed) {
-  return sparse_kernel(x, weight, bias, stride, padding, dilation, groups, activation, kOne, kOne, packed);
+                         const OptionalTensor& packed, std::string_view config) {
+  return sparse_kernel(x, weight, bias, stride, padding, dilation, groups, activation, kOne, kOne, packed, config);
 }
 
 Tensor pecr_conv2d_meta(const Tensor& x, const Tensor& weight, const OptionalTensor& bias, IntArrayRef stride,
                         IntArrayRef padding, IntArrayRef pool_size, IntArrayRef pool_stride, IntArrayRef dilation,
-                        std::int64_t groups, const OptionalTensor& packed) {
+                        std::int64_t groups, const OptionalTensor& packed, std::string_view /*config*/) {
   return sparse_meta(x, weight, bias, stride, padding, dilation, groups, "relu", pool_size, pool_stride, packed);
 }
 
 Tensor pecr_conv2d_kernel(const Tensor& x, const Tensor& weight, const OptionalTensor& bias, IntArrayRef stride,
                           IntArrayRef padding, IntArrayRef pool_size, IntArrayRef pool_stride, IntArrayRef dilation,
-                          std::int64_t groups, const OptionalTensor& packed) {
-  return sparse_kernel(x, weight, bias, stride, padding, dilation, groups, "relu", pool_size, pool_stride, packed);
+                          std::int64_t groups, const OptionalTensor& packed, std::string_view config) {
+  return sparse_kernel(x, weight, bias, stride, padding, dilation, groups, "relu", pool_size, pool_stride, packed,
+                       config);
 }
 
 Explanation explain_ecr_conv2d_kernel(const Tensor& x, const Tensor& weight, const OptionalTensor& bias,
                                       IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation,
-                                      std::int64_t groups, std::string_view activation, const OptionalTensor& packed) {
-  return explain_sparse(x, weight, bias, stride, padding, dilation, groups, activation, kOne, kOne, packed);
+                                      std::int64_t groups, std::string_view activation, const OptionalTensor& packed,
+                                      std::string_view config) {
+  return explain_sparse(x, weight, bias, stride, padding, dilation, groups, activation, kOne, kOne, packed, config);
 }
 
 Explanation explain_pecr_conv2d_kernel(const Tensor& x, const Tensor& weight, const OptionalTensor& bias,
                                        IntArrayRef stride, IntArrayRef padding, IntArrayRef pool_size,
                                        IntArrayRef pool_stride, IntArrayRef dilation, std::int64_t groups,
-                                       const OptionalTensor& packed) {
-  return explain_sparse(x, weight, bias, stride, padding, dilation, groups, "relu", pool_size, pool_stride, packed);
+                                       const OptionalTensor& packed, std::string_view config) {
+  return explain_sparse(x, weight, bias, stride, padding, dilation, groups, "relu", pool_size, pool_stride, packed,
+                        config);
 }
 
 Tensor pack_sparse_weight_meta(const Tensor& weight, std::int64_t groups) {
@@ -126,18 +148,18 @@ Tensor pack_sparse_weight_kernel(const Tensor& weight, std::int64_t groups) {
 
 Tensor ecr_conv2d_autograd(const Tensor& x, const Tensor& weight, const OptionalTensor& bias, IntArrayRef stride,
                            IntArrayRef padding, IntArrayRef dilation, std::int64_t groups, std::string_view activation,
-                           const OptionalTensor& packed) {
+                           const OptionalTensor& packed, std::string_view config) {
   refuse_sparse_gradient("ecr_conv2d", "torch.nn.functional.conv2d", x, weight, bias);
   const at::AutoDispatchBelowADInplaceOrView guard;
-  return ecr_conv2d(x, weight, bias, stride, padding, dilation, groups, activation, packed);
+  return ecr_conv2d(x, weight, bias, stride, padding, dilation, groups, activation, packed, config);
 }
 
 Tensor pecr_conv2d_autograd(const Tensor& x, const Tensor& weight, const OptionalTensor& bias, IntArrayRef stride,
                             IntArrayRef padding, IntArrayRef pool_size, IntArrayRef pool_stride, IntArrayRef dilation,
-                            std::int64_t groups, const OptionalTensor& packed) {
+                            std::int64_t groups, const OptionalTensor& packed, std::string_view config) {
   refuse_sparse_gradient("pecr_conv2d", "torch.nn.functional.conv2d, relu and max_pool2d", x, weight, bias);
   const at::AutoDispatchBelowADInplaceOrView guard;
-  return pecr_conv2d(x, weight, bias, stride, padding, pool_size, pool_stride, dilation, groups, packed);
+  return pecr_conv2d(x, weight, bias, stride, padding, pool_size, pool_stride, dilation, groups, packed, config);
 }
 
 Tensor pack_sparse_weight_autograd(const Tensor& weight, std::int64_t groups) {
@@ -149,6 +171,7 @@ void register_kernels(torch::Library& m) {
   m.impl("ecr_conv2d", translated<ecr_conv2d_kernel>);
   m.impl("pecr_conv2d", translated<pecr_conv2d_kernel>);
   m.impl("_pack_sparse_weight", translated<pack_sparse_weight_kernel>);
+  m.impl("_sparse_configs", translated<sparse_configs>);
   m.impl("_explain_ecr_conv2d", translated<explain_ecr_conv2d_kernel>);
   m.impl("_explain_pecr_conv2d", translated<explain_pecr_conv2d_kernel>);
 }

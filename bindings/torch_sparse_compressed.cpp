@@ -86,11 +86,11 @@ Tensor as_kernels_read(const Tensor& part) {
 template <class SetY>
 void run_sparse(const SparseInput& x, const Tensor& weight, const OptionalTensor& bias, const Window& window,
                 std::int64_t groups, std::string_view activation, const MaxPooling& pooling,
-                const OptionalTensor& packed, const SetY& set_y) {
+                const OptionalTensor& packed, std::string_view config, const SetY& set_y) {
   const Tensor bias_ = vector_of(bias, x.values.scalar_type());
   // Of a packed weight nothing but the sizes is read.
   const Tensor packed_ = packed ? packed->contiguous() : Tensor(), weight_ = packed ? weight : weight.contiguous();
-  SparseArguments arguments = sparse_arguments(weight_, bias_, window, groups, activation, pooling, packed_);
+  SparseArguments arguments = sparse_arguments(weight_, bias_, window, groups, activation, pooling, packed_, config);
   Tensor values, channels, counts;
   if (x.is_compressed()) {
     values = as_kernels_read(x.values);
@@ -110,7 +110,8 @@ void run_sparse(const SparseInput& x, const Tensor& weight, const OptionalTensor
 Tensor from_compressed_meta(const Tensor& values, const Tensor& channels, const Tensor& counts, const Tensor& weight,
                             const OptionalTensor& bias, IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation,
                             std::int64_t groups, std::string_view activation, IntArrayRef pool_size,
-                            IntArrayRef pool_stride, const OptionalTensor& packed, bool channels_last) {
+                            IntArrayRef pool_stride, const OptionalTensor& packed, bool channels_last,
+                            std::string_view /*config*/) {
   const SymSizes sizes =
       checked_sizes({values, channels, counts}, weight, bias, window_of(weight, stride, padding, dilation), groups,
                     activation, sparse_pooling_of(pool_size, pool_stride), packed);
@@ -120,12 +121,13 @@ Tensor from_compressed_meta(const Tensor& values, const Tensor& channels, const 
 Tensor from_compressed_kernel(const Tensor& values, const Tensor& channels, const Tensor& counts, const Tensor& weight,
                               const OptionalTensor& bias, IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation,
                               std::int64_t groups, std::string_view activation, IntArrayRef pool_size,
-                              IntArrayRef pool_stride, const OptionalTensor& packed, bool channels_last) {
+                              IntArrayRef pool_stride, const OptionalTensor& packed, bool channels_last,
+                              std::string_view config) {
   const Tensor y = from_compressed_meta(values, channels, counts, weight, bias, stride, padding, dilation, groups,
-                                        activation, pool_size, pool_stride, packed, channels_last);
+                                        activation, pool_size, pool_stride, packed, channels_last, config);
   if (y.numel() == 0) return y;
   run_sparse({values, channels, counts}, weight, bias, window_of(weight, stride, padding, dilation), groups, activation,
-             sparse_pooling_of(pool_size, pool_stride), packed,
+             sparse_pooling_of(pool_size, pool_stride), packed, config,
              [&](SparseArguments& arguments) { arguments.y = mutable_view(y); });
   return y;
 }
@@ -133,7 +135,8 @@ Tensor from_compressed_kernel(const Tensor& values, const Tensor& channels, cons
 Tensors3 to_compressed_meta(const Tensor& x, const OptionalTensor& channels, const OptionalTensor& counts,
                             const Tensor& weight, const OptionalTensor& bias, IntArrayRef stride, IntArrayRef padding,
                             IntArrayRef dilation, std::int64_t groups, std::string_view activation,
-                            IntArrayRef pool_size, IntArrayRef pool_stride, const OptionalTensor& packed) {
+                            IntArrayRef pool_size, IntArrayRef pool_stride, const OptionalTensor& packed,
+                            std::string_view /*config*/) {
   const auto [n, m, h, w] =
       checked_sizes({x, channels, counts}, weight, bias, window_of(weight, stride, padding, dilation), groups,
                     activation, sparse_pooling_of(pool_size, pool_stride), packed);
@@ -149,9 +152,10 @@ Tensors3 to_compressed_meta(const Tensor& x, const OptionalTensor& channels, con
 Tensors3 to_compressed_kernel(const Tensor& x, const OptionalTensor& channels, const OptionalTensor& counts,
                               const Tensor& weight, const OptionalTensor& bias, IntArrayRef stride, IntArrayRef padding,
                               IntArrayRef dilation, std::int64_t groups, std::string_view activation,
-                              IntArrayRef pool_size, IntArrayRef pool_stride, const OptionalTensor& packed) {
+                              IntArrayRef pool_size, IntArrayRef pool_stride, const OptionalTensor& packed,
+                              std::string_view config) {
   const Tensors3 y = to_compressed_meta(x, channels, counts, weight, bias, stride, padding, dilation, groups,
-                                        activation, pool_size, pool_stride, packed);
+                                        activation, pool_size, pool_stride, packed, config);
   const auto& [y_values, y_channels, y_counts] = y;
   if (y_values.numel() == 0) return y;
   const auto set_y = [&](SparseArguments& arguments) {
@@ -165,7 +169,7 @@ Tensors3 to_compressed_kernel(const Tensor& x, const OptionalTensor& channels, c
     arguments.y_counts = bytes(y_counts);
   };
   run_sparse({x, channels, counts}, weight, bias, window_of(weight, stride, padding, dilation), groups, activation,
-             sparse_pooling_of(pool_size, pool_stride), packed, set_y);
+             sparse_pooling_of(pool_size, pool_stride), packed, config, set_y);
   return y;
 }
 
@@ -177,22 +181,22 @@ Tensor from_compressed_autograd(const Tensor& values, const Tensor& channels, co
                                 const Tensor& weight, const OptionalTensor& bias, IntArrayRef stride,
                                 IntArrayRef padding, IntArrayRef dilation, std::int64_t groups,
                                 std::string_view activation, IntArrayRef pool_size, IntArrayRef pool_stride,
-                                const OptionalTensor& packed, bool channels_last) {
+                                const OptionalTensor& packed, bool channels_last, std::string_view config) {
   refuse_sparse_gradient(kFrom, kDense, values, weight, bias);
   const at::AutoDispatchBelowADInplaceOrView guard;
   return sparse_conv2d_from_compressed(values, channels, counts, weight, bias, stride, padding, dilation, groups,
-                                       activation, pool_size, pool_stride, packed, channels_last);
+                                       activation, pool_size, pool_stride, packed, channels_last, config);
 }
 
 Tensors3 to_compressed_autograd(const Tensor& x, const OptionalTensor& channels, const OptionalTensor& counts,
                                 const Tensor& weight, const OptionalTensor& bias, IntArrayRef stride,
                                 IntArrayRef padding, IntArrayRef dilation, std::int64_t groups,
                                 std::string_view activation, IntArrayRef pool_size, IntArrayRef pool_stride,
-                                const OptionalTensor& packed) {
+                                const OptionalTensor& packed, std::string_view config) {
   refuse_sparse_gradient(kTo, kDense, x, weight, bias);
   const at::AutoDispatchBelowADInplaceOrView guard;
   return sparse_conv2d_to_compressed(x, channels, counts, weight, bias, stride, padding, dilation, groups, activation,
-                                     pool_size, pool_stride, packed);
+                                     pool_size, pool_stride, packed, config);
 }
 
 void register_kernels(torch::Library& m) {

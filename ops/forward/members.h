@@ -14,7 +14,7 @@ FUSEDSC_MEMBERS(PointwiseArguments, x, weight, bias, groups, prologue, prologue_
                 allow_tf32, windows)
 FUSEDSC_MEMBERS(MaxPooling, size, stride)
 FUSEDSC_MEMBERS(SparseArguments, x, x_channels, x_counts, weight, packed, bias, groups, window, activation, pooling, y,
-                y_channels, y_counts)
+                y_channels, y_counts, config)
 FUSEDSC_MEMBERS(SlidingChannelArguments, x, weight, bias, groups, overlap, prologue, epilogue, statistics, y,
                 allow_tf32)
 

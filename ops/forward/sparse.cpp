@@ -95,6 +95,13 @@ void check_memory(const SparseArguments& a) {
                                                                                           {"bias", a.bias}});
 }
 
+/// What the registry knows the problem by.
+SparseArguments without_config(const SparseArguments& a) {
+  SparseArguments problem = a;
+  problem.config.clear();
+  return problem;
+}
+
 constexpr Operator<SparseArguments> kOperator{
     .name = "sparse_conv2d",
     .implementations = nullptr,
@@ -102,8 +109,10 @@ constexpr Operator<SparseArguments> kOperator{
     .check_memory = check_memory,
     .is_empty = is_empty_forward<SparseArguments>,
     .clear_results = [](const SparseArguments&) {},
-    .plan = [](const SparseArguments& a, int threads) { return tuning::plan_chosen(kRole, a, threads); },
-    .candidates = [](const SparseArguments& a, int threads) { return tuning::candidates(kRole, a, threads); },
+    .plan = [](const SparseArguments& a,
+               int threads) { return tuning::plan_chosen(kRole, without_config(a), threads, a.config); },
+    .candidates = [](const SparseArguments& a,
+                     int threads) { return tuning::candidates(kRole, without_config(a), threads, a.config); },
 };
 
 std::int64_t pooled(const char* axis, std::int64_t input, std::int64_t size, std::int64_t stride) {
@@ -160,6 +169,13 @@ Plan<SparseArguments> plan_sparse_conv2d(const SparseArguments& arguments, int t
 }
 
 std::vector<Candidate> explain_sparse_conv2d(const SparseArguments& arguments) { return explain(kOperator, arguments); }
+
+std::vector<std::string> sparse_conv2d_configs(const SparseArguments& arguments, int threads, std::size_t most) {
+  check_threads(threads);
+  check_problem(arguments);
+  if (is_empty_forward(arguments) || tuning::forced(kRole.name)) return {};
+  return tuning::ProblemOf<SparseArguments>(kRole, without_config(arguments), threads).candidates(most);
+}
 
 std::int64_t packed_sparse_weight_size(const Sizes& weight, std::int64_t groups) {
   check(groups > 0 && weight[0] % groups == 0, "groups: it is ", groups, ", which must divide the ", weight[0],

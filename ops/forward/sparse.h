@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstddef>
+#include <string>
 #include <vector>
 
 #include "fusedsc/common/problem.h"
@@ -62,6 +63,10 @@ struct SparseArguments {
   /// Where y becomes a compressed map, of which it has the values; or empty. Then kMapList divides M/groups, or groups
   /// is 1.
   ChannelVector y_channels, y_counts;
+  /// The kernel, or kernel and config, that this call is computed by, as sparse_conv2d_configs() lists them; empty:
+  /// what the registry has for the problem, whatever its zeros. Where it does not fit the problem, too. What is forced
+  /// comes first.
+  std::string config;
 };
 
 /// Throws InvalidArgument or Unsupported.
@@ -69,6 +74,9 @@ void sparse_conv2d(const SparseArguments& arguments, const Execution& execution)
 std::size_t sparse_conv2d_workspace_bytes(const SparseArguments& arguments, int threads);
 Plan<SparseArguments> plan_sparse_conv2d(const SparseArguments& arguments, int threads);
 std::vector<Candidate> explain_sparse_conv2d(const SparseArguments& arguments);
+/// What `config` may be, `most` of these: what the registry has for the problem, and what it would try next. None where
+/// a kernel is forced, or there is nothing to compute.
+std::vector<std::string> sparse_conv2d_configs(const SparseArguments& arguments, int threads, std::size_t most);
 
 /// The sizes of y: throws InvalidArgument where x, weight, groups, window and pooling do not fit together.
 Sizes sparse_output_sizes(const Sizes& x, const Sizes& weight, std::int64_t groups, const Window& window,

@@ -13,6 +13,8 @@
 namespace fusedsc::tuning {
 namespace {
 
+constexpr const char* kForce = "force";
+
 struct Role {
   const char* name;
   std::vector<const char*> (*kernels)();
@@ -30,25 +32,13 @@ std::string listed(const std::vector<const char*>& names) {
 }
 
 /// Throws where there is no such role.
-std::vector<const char*> kernels_of(const std::string& role) {
+std::vector<const char*> kernels_of(const char* argument, const std::string& role) {
   std::vector<const char*> names;
   for (const RoleNames& one : roles()) {
     if (role == one.name) return one.kernels;
     names.push_back(one.name);
   }
-  throw InvalidArgument("force: unknown role \"" + role + "\"; there are " + listed(names));
-}
-
-/// Throws where there is no such thing.
-Forced read(const std::string& role, const std::string& choice) {
-  const std::vector<const char*> kernels = kernels_of(role);
-  const ChoiceWords words = words_of(choice);
-  Forced forced{std::string(words.kernel), {}};
-  const auto is_kernel = [&](const char* name) { return forced.kernel == name; };
-  check(std::any_of(kernels.begin(), kernels.end(), is_kernel), "force: ", role, " has no kernel \"", forced.kernel,
-        "\"; there are ", listed(kernels));
-  if (words.config) forced.config = words.parsed_config();
-  return forced;
+  throw InvalidArgument(std::string(argument) + ": unknown role \"" + role + "\"; there are " + listed(names));
 }
 
 struct Table {
@@ -67,7 +57,7 @@ struct Table {
       try {
         check(equals != std::string::npos, "force: \"", entry, "\" is no role=kernel");
         const std::string role = entry.substr(0, equals);
-        forced[role] = read(role, entry.substr(equals + 1));
+        forced[role] = read_choice(kForce, role, entry.substr(equals + 1));
       } catch (const InvalidArgument& error) {
         mistake = std::string("FUSEDSC_FORCE: ") + error.what();
       }
@@ -95,10 +85,21 @@ ChoiceWords words_of(std::string_view choice) {
   return {choice.substr(0, slash), choice.substr(slash + 1)};
 }
 
+Forced read_choice(const char* argument, const std::string& role, const std::string& choice) {
+  const std::vector<const char*> kernels = kernels_of(argument, role);
+  const ChoiceWords words = words_of(choice);
+  Forced read{std::string(words.kernel), {}};
+  const auto is_kernel = [&](const char* name) { return read.kernel == name; };
+  check(std::any_of(kernels.begin(), kernels.end(), is_kernel), argument, ": ", role, " has no kernel \"", read.kernel,
+        "\"; there are ", listed(kernels));
+  if (words.config) read.config = words.parsed_config();
+  return read;
+}
+
 std::string force(const std::string& role, const std::string& choice) {
   std::optional<Forced> wanted;
-  if (!choice.empty()) wanted = read(role, choice);
-  else kernels_of(role);
+  if (!choice.empty()) wanted = read_choice(kForce, role, choice);
+  else kernels_of(kForce, role);
   Table& all = table();
   const std::lock_guard lock(all.mutex);
   const auto found = all.forced.find(role);

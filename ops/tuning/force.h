@@ -27,6 +27,10 @@ struct ChoiceWords {
 };
 ChoiceWords words_of(std::string_view choice);
 
+/// A choice for a role, "kernel" or "kernel/config". Throws InvalidArgument, listing what there is, for a role, a
+/// kernel or a word that there is not; the message begins with `argument`, which it was given as.
+Forced read_choice(const char* argument, const std::string& role, const std::string& choice);
+
 /// `role`: what a kernel is for, as "depthwise_conv2d.forward"; `choice`: "kernel" or "kernel/config", as
 /// "gpu_direct/channels=2 rows=1", or "" for no force any more. Returns what was forced until now, or "". Throws
 /// InvalidArgument, listing what there is. A kernel that cannot run a problem, or a config that does not fit it, makes

@@ -2,11 +2,14 @@
 /// whether they are given. problem_text.h has the same in words.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <optional>
+#include <string>
 #include <type_traits>
 #include <vector>
 
@@ -51,6 +54,14 @@ class ProblemKey {
   requires std::is_integral_v<Number> || std::is_enum_v<Number>
   void add_one(Number number) { words_.push_back(static_cast<std::uint64_t>(number)); }
   void add_one(double number) { words_.push_back(std::bit_cast<std::uint64_t>(number)); }
+  void add_one(const std::string& text) {
+    words_.push_back(text.size());
+    for (std::size_t i = 0; i < text.size(); i += sizeof(std::uint64_t)) {
+      std::uint64_t word = 0;
+      std::memcpy(&word, text.data() + i, std::min(sizeof(word), text.size() - i));
+      words_.push_back(word);
+    }
+  }
   /// What it points to is asked when a plan runs.
   template <class T>
   void add_one(T* pointer) {

@@ -48,6 +48,10 @@ void ProblemText::add(std::string_view name, Activation value) {
   if (value != Activation::identity) (begin(name) += '=') += name_of(value);
 }
 
+void ProblemText::add(std::string_view name, const std::string& value) {
+  if (!value.empty()) (begin(name) += "=\"").append(value) += '"';
+}
+
 void ProblemText::add_numbers(std::string_view name, const std::int64_t* values, std::size_t count) {
   if (are_zero(values, count)) return;
   append_list(begin(name) += '=', values, count);

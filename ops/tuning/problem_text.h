@@ -32,6 +32,7 @@ class ProblemText {
   void add(std::string_view name, bool value);
   void add(std::string_view name, double value);
   void add(std::string_view name, Activation value);
+  void add(std::string_view name, const std::string& value);
   template <class T>
   void add(std::string_view name, T* pointer) {
     add(name, pointer != nullptr);

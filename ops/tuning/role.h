@@ -163,8 +163,8 @@ bool fits(const Role<Arguments>& role, const Arguments& arguments, int threads, 
   return false;
 }
 
-/// A choice, and where it is from: "forced", "tuned", "table", "nearest", "predicted", "prior"; with the time that was
-/// measured or predicted for it, or 0.
+/// A choice, and where it is from: "forced", "given", "tuned", "table", "nearest", "predicted", "prior"; with the time
+/// that was measured or predicted for it, or 0.
 template <class Arguments>
 struct Found {
   Choice<Arguments> choice;
@@ -200,10 +200,25 @@ Found<Arguments> predicted(const Role<Arguments>& role, const Arguments& argumen
   return best;
 }
 
-/// What is forced, or else what was measured to be the fastest, or else what is predicted to be, or else the prior's;
-/// no kernel where none can. Throws Unsupported, listing every kernel with its reason, where the forced one cannot.
+/// What a call asks for by itself, as force() has it; none where it does not fit. Throws InvalidArgument, listing what
+/// there is, for a kernel or a word that there is not.
 template <class Arguments>
-Found<Arguments> find(const Role<Arguments>& role, const Arguments& arguments, int threads) {
+std::optional<Choice<Arguments>> given_choice(const Role<Arguments>& role, const Arguments& arguments, int threads,
+                                              const std::string& given) {
+  const Forced wanted = read_choice("config", role.name, given);
+  const Kernel<Arguments>& kernel = kernel_named(role.kernels(), wanted.kernel);
+  if (!kernel.unsupported(arguments).empty()) return {};
+  const Config config = wanted.config ? *wanted.config : fitting_config(role, kernel, arguments);
+  if (!fits(role, arguments, threads, wanted.kernel, config)) return {};
+  return Choice<Arguments>{&kernel, config};
+}
+
+/// What is forced, or else what is given with the call, if it fits, or else what was measured to be the fastest, or
+/// else what is predicted to be, or else the prior's; no kernel where none can. Throws Unsupported, listing every
+/// kernel with its reason, where the forced one cannot.
+template <class Arguments>
+Found<Arguments> find(const Role<Arguments>& role, const Arguments& arguments, int threads,
+                      const std::string& given = {}) {
   if (const std::optional<Forced> wanted = forced(role.name)) {
     const CompilingAllowed compiling;
     const Kernel<Arguments>& kernel = kernel_named(role.kernels(), wanted->kernel);
@@ -213,6 +228,10 @@ Found<Arguments> find(const Role<Arguments>& role, const Arguments& arguments, i
                         " is forced, but cannot run these arguments: " + reason + reasons(role, arguments));
     }
     return {{&kernel, wanted->config ? *wanted->config : fitting_config(role, kernel, arguments)}, "forced"};
+  }
+  if (!given.empty()) {
+    const CompilingAllowed compiling;
+    if (const auto choice = given_choice(role, arguments, threads, given)) return {*choice, "given"};
   }
   if (knows_choices(role.name, arguments.x.device)) {
     const auto known = known_choice(role.name, arguments.x.device, problem_text(arguments, threads),
@@ -348,22 +367,24 @@ class ProblemOf : public Problem {
   const Arguments arguments_;
 };
 
-/// The plan of what is chosen, which says so when it runs. Throws Unsupported, listing every kernel with its reason,
-/// where there is none.
+/// The plan of what is chosen, which says so when it runs. `given`: as find() has it. Throws Unsupported, listing every
+/// kernel with its reason, where there is none.
 template <class Arguments>
-Plan<Arguments> plan_chosen(const Role<Arguments>& role, const Arguments& arguments, int threads) {
-  const auto [choice, why, microseconds] = find(role, arguments, threads);
+Plan<Arguments> plan_chosen(const Role<Arguments>& role, const Arguments& arguments, int threads,
+                            const std::string& given = {}) {
+  const auto [choice, why, microseconds] = find(role, arguments, threads, given);
+  const bool is_wanted = why == std::string_view("forced") || why == std::string_view("given");
   if (!choice) {
     throw Unsupported(std::string(role.name) +
                       ": no implementation can run these arguments:" + reasons(role, arguments));
   }
   std::shared_ptr<Problem> problem;
-  if (is_recording()) {
+  if (is_recording() && why != std::string_view("given")) {  // whatever was measured of the problem, it is not taken
     problem = record(role.name, problem_text(arguments, threads), arguments.x.device,
                      [&] { return std::make_shared<ProblemOf<Arguments>>(role, arguments, threads); });
   }
   const PlanningWithin within;
-  const CompilingAllowed compiling(std::string_view(why) == "forced");
+  const CompilingAllowed compiling(is_wanted);
   Plan<Arguments> plan = choice.kernel->plan(arguments, choice.config, threads);
   plan.unchecked_run = [chosen = Chosen{role.name, choice.kernel->name, choice.config, why, microseconds}, problem,
                         run = std::move(plan.unchecked_run)](const Arguments& like, const Execution& execution) {
@@ -376,8 +397,9 @@ Plan<Arguments> plan_chosen(const Role<Arguments>& role, const Arguments& argume
 
 /// Every kernel: the one that is taken with its config, and why the others cannot, or that they could.
 template <class Arguments>
-std::vector<Candidate> candidates(const Role<Arguments>& role, const Arguments& arguments, int threads) {
-  const auto [choice, why, microseconds] = find(role, arguments, threads);
+std::vector<Candidate> candidates(const Role<Arguments>& role, const Arguments& arguments, int threads,
+                                  const std::string& given = {}) {
+  const auto [choice, why, microseconds] = find(role, arguments, threads, given);
   const std::string name = role.name;
   std::vector<Candidate> list;
   for (const Kernel<Arguments>& kernel : role.kernels()) {

@@ -14,9 +14,9 @@ struct Chosen {
   const char* role = "";
   const char* kernel = "";
   Config config;
-  /// "forced"; "pinned", by a file of choices; "tuned", measured here; "table", measured elsewhere; "nearest", measured
-  /// with another number of images; "predicted"; or "prior": by the rules that were fitted to measurements before any
-  /// of these were kept.
+  /// "forced"; "given", with the call; "pinned", by a file of choices; "tuned", measured here; "table", measured
+  /// elsewhere; "nearest", measured with another number of images; "predicted"; or "prior": by the rules that were
+  /// fitted to measurements before any of these were kept.
   const char* why = "";
   double microseconds = 0;  ///< that it took when it was measured; 0: it was not
 

@@ -57,6 +57,22 @@ TEST_P(SparseCompressedGpu, Splits) {
   }
 }
 
+/// A layer's own config is that of calls with dense maps and with compressed ones.
+TEST_P(SparseCompressedGpu, GivenConfigs) {
+  const SparseCase problem{.dtype = dtype(), .x = {1, 40, 9, 8}, .outputs = 70, .window = kSame3x3, .packed = true};
+  SparseTensors tensors(problem);
+  SparseArguments arguments = tensors.arguments(problem);
+  const std::vector<std::string> configs = sparse_conv2d_configs(arguments, 1, 4);
+  ASSERT_EQ(configs.size(), 4u);
+  for (const std::string& config : configs) {
+    SCOPED_TRACE(config);
+    arguments.config = config;
+    const tuning::Trace trace;
+    verify_compressed(arguments, tensors.x, tensors.y, tensors.expected);
+    expect_ran(trace, "sparse_conv2d.forward", config, "given");
+  }
+}
+
 TEST_P(SparseCompressedGpu, NonFinite) { verify_non_finite_compressed(dtype()); }
 TEST_P(SparseCompressedGpu, AnyBytes) { run_with_any_bytes(dtype()); }
 

@@ -120,5 +120,97 @@ TEST_P(SparseGpu, ForceSaysWhatItCannot) {
   verify(kSparse, arguments, {{"y", tensors.y, tensors.expected}});
 }
 
+/// Of a problem with and without pooling, as ECR and PECR are.
+std::vector<SparseCase> given_cases(DataType dtype) {
+  SparseCase plain{.dtype = dtype, .x = {2, 40, 14, 14}, .outputs = 70, .window = kSame3x3, .zeros = 0.65};
+  plain.activation = Activation::relu;
+  plain.packed = true;
+  SparseCase pooled = plain;
+  pooled.pooling = {{2, 2}, {2, 2}};
+  return {plain, pooled};
+}
+
+/// The config that a call asks for is what runs, for this call alone, and the result is right.
+TEST_P(SparseGpu, GivenConfigs) {
+  for (const SparseCase& problem : given_cases(dtype())) {
+    SparseTensors tensors(problem);
+    SparseArguments arguments = tensors.arguments(problem);
+    const std::string prior =
+        expect_explained(kRole, explain_sparse_conv2d(arguments), [&] { run(kSparse, arguments); });
+    const std::vector<std::string> configs = sparse_conv2d_configs(arguments, 1, 4);
+    ASSERT_EQ(configs.size(), 4u);
+    EXPECT_EQ(configs[0], prior);
+    EXPECT_EQ(sparse_conv2d_configs(arguments, 1, 1), std::vector{prior});
+    for (const std::string& config : configs) {
+      SCOPED_TRACE(config);
+      arguments.config = config;
+      const tuning::Trace trace;
+      verify(kSparse, arguments, {{"y", tensors.y, tensors.expected}});
+      expect_ran(trace, kRole, config, "given");
+      const Candidate taken = explain_sparse_conv2d(arguments).at(0);
+      EXPECT_EQ(taken.implementation + '/' + taken.config, config);
+      EXPECT_EQ(taken.why, "given");
+      EXPECT_EQ(sparse_conv2d_configs(arguments, 1, 4), configs) << "they depend on what is given";
+    }
+    arguments.config.clear();
+    EXPECT_EQ(expect_explained(kRole, explain_sparse_conv2d(arguments), [&] { run(kSparse, arguments); }), prior)
+        << "another call of the same problem has the config, too";
+    arguments.config = "gpu_lists";  // whatever config the registry would take it with
+    const tuning::Trace trace;
+    verify(kSparse, arguments, {{"y", tensors.y, tensors.expected}});
+    expect_ran(trace, kRole, prior, "given");
+  }
+}
+
+/// What is given but does not fit a problem is passed over, as a map of another size may come to the same layer.
+TEST_P(SparseGpu, GivenConfigsThatDoNotFit) {
+  SparseCase problem = given_cases(dtype()).front();
+  problem.x = {1, 40, 5, 6};
+  SparseTensors tensors(problem);
+  SparseArguments arguments = tensors.arguments(problem);
+  const std::string prior = expect_explained(kRole, explain_sparse_conv2d(arguments), [&] { run(kSparse, arguments); });
+  for (const char* config : {"cpu", "gpu_lists/channels=32 rows=14 columns=14 splits=1 warps=16", "gpu_lists/box=3",
+                             "gpu_lists/channels=48 rows=1 columns=1 splits=1 warps=4"}) {
+    SCOPED_TRACE(config);
+    arguments.config = config;
+    const tuning::Trace trace;
+    verify(kSparse, arguments, {{"y", tensors.y, tensors.expected}});
+    expect_ran(trace, kRole, prior, "prior");
+  }
+}
+
+TEST_P(SparseGpu, GivenConfigsThatAreNone) {
+  const SparseCase problem = given_cases(dtype()).front();
+  SparseTensors tensors(problem);
+  SparseArguments arguments = tensors.arguments(problem);
+  const auto message_of = [&](const char* config) -> std::string {
+    arguments.config = config;
+    try {
+      run(kSparse, arguments);
+    } catch (const InvalidArgument& error) {
+      return error.what();
+    }
+    return "nothing";
+  };
+  EXPECT_EQ(message_of("gpu_list/rows=1"),
+            "config: sparse_conv2d.forward has no kernel \"gpu_list\"; there are gpu_lists, cpu");
+  EXPECT_TRUE(message_of("gpu_lists/rooms=1").starts_with("config: \"rooms\" is no word of one; there are "));
+  EXPECT_TRUE(message_of("gpu_lists/rows=much").starts_with("config: \"rows=much\""));
+}
+
+/// What is forced comes before what is given; and then there is nothing to try.
+TEST_P(SparseGpu, ForceComesBeforeWhatIsGiven) {
+  const SparseCase problem = given_cases(dtype()).front();
+  SparseTensors tensors(problem);
+  SparseArguments arguments = tensors.arguments(problem);
+  const std::vector<std::string> configs = sparse_conv2d_configs(arguments, 1, 3);
+  ASSERT_EQ(configs.size(), 3u);
+  arguments.config = configs[1];
+  verify_by(kRole, configs[2], [&] {
+    verify(kSparse, arguments, {{"y", tensors.y, tensors.expected}});
+    EXPECT_EQ(sparse_conv2d_configs(arguments, 1, 3), std::vector<std::string>());
+  });
+}
+
 }  // namespace
 }  // namespace fusedsc::reference

@@ -106,6 +106,9 @@ class ProblemReading {
   void read(std::string_view name, Activation& value) {
     if (const auto text = value_of(name)) value = activation_from_name(std::string(text->substr(1)));
   }
+  void read(std::string_view name, std::string& value) {
+    if (const auto text = value_of(name)) value = text->substr(2, text->size() - 3);  // ="..."
+  }
   template <class T>
   void read(std::string_view name, T*& pointer) {
     if (value_of(name)) pointer = reinterpret_cast<T*>(++places_ << 40);

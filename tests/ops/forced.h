@@ -24,14 +24,16 @@ class Forced {
   std::string before_;
 };
 
-/// What was chosen for a role, while the trace was there, was this, each time, and because it was forced.
-inline void expect_ran(const tuning::Trace& trace, const char* role, const std::string& choice) {
+/// What was chosen for a role, while the trace was there, was this, each time, and because it was forced, or what `why`
+/// says.
+inline void expect_ran(const tuning::Trace& trace, const char* role, const std::string& choice,
+                       const char* why = "forced") {
   int times = 0;
   for (const tuning::Chosen& chosen : trace.chosen()) {
     if (std::string_view(chosen.role) != role) continue;
     const bool has_config = choice.find('/') != std::string::npos;
     EXPECT_EQ(has_config ? chosen.choice() : std::string(chosen.kernel), choice);
-    EXPECT_STREQ(chosen.why, "forced");
+    EXPECT_STREQ(chosen.why, why);
     ++times;
   }
   EXPECT_GT(times, 0) << "nothing ran as " << role;

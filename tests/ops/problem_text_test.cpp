@@ -108,6 +108,25 @@ TEST(ProblemText, SaysWhatTheKeySays) {
   EXPECT_EQ(same, std::ssize(changes) + 2) << "but the first and the third are the same";
 }
 
+TEST(ProblemText, Words) {
+  const std::string given[] = {"", "gpu_lists", "gpu_lists/rows=1", "gpu_lists/rows=2", "gpu_lists/rows=12"};
+  for (const std::string& one : given) {
+    for (const std::string& other : given) {
+      SparseArguments a, b;
+      a.config = one;
+      b.config = other;
+      ProblemKey key, other_key;
+      key.add(a);
+      other_key.add(b);
+      EXPECT_EQ(key.is(other_key.words()), one == other) << one << ", " << other;
+      EXPECT_EQ(problem_text(a, 1) == problem_text(b, 1), one == other) << one << ", " << other;
+    }
+  }
+  SparseArguments a;
+  a.config = given[2];
+  EXPECT_TRUE(problem_text(a, 1).ends_with("config=\"gpu_lists/rows=1\", threads=1")) << problem_text(a, 1);
+}
+
 TEST(ProblemText, OfTheResult) {
   const std::string result = tuning::result_text(usual(), 1);
   DepthwiseArguments with_statistics = usual(), elsewhere = usual(), alone = usual(), other = usual();

@@ -56,6 +56,27 @@ TEST(SparseWorkOf, CountsWhatThePaperCounts) {
   EXPECT_EQ(work.additions, additions);
 }
 
+/// There is one kernel for CPUs, with nothing to choose about it.
+TEST(SparseConfigs, OfACpu) {
+  const SparseCase problem{.x = {1, 8, 6, 6}, .outputs = 8, .window = {{3, 3}, {1, 1}, {1, 1}, {}}};
+  SparseTensors tensors(problem);
+  SparseArguments arguments = tensors.arguments(problem);
+  EXPECT_EQ(sparse_conv2d_configs(arguments, 1, 8), std::vector<std::string>{"cpu"});
+  for (const auto& [config, why] : {std::pair("", "prior"), {"cpu", "given"}, {"cpu/vectors=2", "prior"}}) {
+    arguments.config = config;
+    EXPECT_EQ(explain_sparse_conv2d(arguments).back().why, why) << config;
+    verify(kSparse, arguments, {{"y", tensors.y, tensors.expected}});
+  }
+  for (const char* config : {"gpu", "cpu/rooms=2", "cpu/rows=-1", "/rows=1"}) {
+    arguments.config = config;
+    EXPECT_THROW(run(kSparse, arguments), InvalidArgument) << config;
+    EXPECT_THROW(explain_sparse_conv2d(arguments), InvalidArgument) << config;
+  }
+  arguments.config.clear();
+  arguments.groups = 3;
+  EXPECT_THROW(sparse_conv2d_configs(arguments, 1, 8), InvalidArgument);
+}
+
 TEST(SparseChecks, RefuseWrongArguments) {
   const SparseCase problem{.x = {1, 4, 6, 6}, .outputs = 8, .window = {{3, 3}, {1, 1}, {1, 1}, {}}};
   SparseTensors tensors(problem);

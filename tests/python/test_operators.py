@@ -79,6 +79,7 @@ def sparse_calls(layout):
     yield ops._pack_sparse_weight, (weight, 2)
     for vector, given in ((bias, packed), (None, None)):
         yield ops.ecr_conv2d, (x, weight, vector, *GEOMETRY, 2, "silu", given)
+        yield ops.ecr_conv2d, (x, weight, vector, *GEOMETRY, 2, "silu", given, "cpu")
         yield ops.pecr_conv2d, (x, weight, vector, *SAME[:2], [2, 3], [1, 2], [1, 1], 2, given)
     wide, narrow = torch.randn(64, 2, 3, 3, dtype=x.dtype), torch.randn(6, 32, 1, 1, dtype=x.dtype)
     last = "relu", [2, 1], [1, 2], None

@@ -29,6 +29,7 @@ def measured(store, monkeypatch):
         return [{name: 10.0 * (1 + order.index(name)) for name in ways}] * 3
 
     monkeypatch.setattr(timing, "times_of", times_of)
+    monkeypatch.setattr(timing, "fastest_of", lambda ways, device_type: next(iter(ways)))
     return shapes
 
 
@@ -80,9 +81,9 @@ def test_what_is_another_problem(measured):
 @pytest.mark.parametrize("role", ["sparse_conv2d.forward", "pointwise_conv2d.forward"])
 def test_other_kernels_are_another_problem(measured, monkeypatch, role):
     """What was measured of a kernel does not outlive it. Of the 3x3 layer there is the sparse one only."""
-    both = [decisions.key_of(layer, image(), ways, 0.5) for layer, ways in layers_and_ways()]
+    both = [decisions.key_of(layer, image(), ways, 0.5, {}) for layer, ways in layers_and_ways()]
     monkeypatch.setattr(decisions, "sources_of", lambda one: "another" if one == role else sources_of(one))
-    changed = [decisions.key_of(layer, image(), ways, 0.5) for layer, ways in layers_and_ways()]
+    changed = [decisions.key_of(layer, image(), ways, 0.5, {}) for layer, ways in layers_and_ways()]
     assert [a == b for a, b in zip(both, changed, strict=True)] == [role.startswith("pointwise"), False]
     assert len(sources_of(role)) == 16
 

@@ -434,7 +434,7 @@ def test_the_table(choose, capsys):
     said = capsys.readouterr().err
     assert str(fusedsc.sparse.report(optimized)) in said
     lines = str(fusedsc.sparse.report(optimized)).splitlines()
-    heading = "layer zeros choice dense us own us ECR us PECR us gain output with next us block us"
+    heading = "layer zeros choice dense us own us ECR us PECR us gain output with next us block us config"
     assert lines[0].split() == heading.split()
     row = next(line for line in lines if line.startswith("features.0")).split()
     assert row[2:] == ["pecr", "30", "20", "10", "3.00", "dense", "20", "/", "30"]

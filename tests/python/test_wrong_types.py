@@ -37,6 +37,7 @@ def functions():
         "groups": 1,
         "packed": None,
         "compressed_output": False,
+        "config": "",
     }
     norm = {"momentum": 0.1, "num_batches_tracked": torch.tensor(0), "eps": 1e-5, "activation": "relu", **geometry}
     names = ("bn_weight", "bn_bias", "running_mean", "running_var")

@@ -36,9 +36,9 @@ class Candidate:
     config: str = ""
     """Of a kernel that is taken: how it cuts its problem up, as :func:`fusedsc.force` takes it."""
     why: str = ""
-    """Why it is taken: "forced"; "pinned" (:func:`fusedsc.tuning.pin`); "tuned, 12.3 us" (measured here:
-    :func:`fusedsc.tune`); "table, 12.3 us" (measured elsewhere); "nearest" (for another number of
-    images); "prior" (rules); "the first that can"."""
+    """Why it is taken: "forced"; "given" (as the argument ``config``); "pinned" (:func:`fusedsc.tuning.pin`); "tuned,
+    12.3 us" (measured here: :func:`fusedsc.tune`); "table, 12.3 us" (measured elsewhere); "nearest" (for another number
+    of images); "prior" (rules); "the first that can"."""
 
 
 @dataclass(frozen=True)

@@ -184,6 +184,7 @@ def ecr_conv2d(
     activation: str = "identity",
     packed: Tensor | None = None,
     compressed_output: bool = False,
+    config: str = "",
 ) -> Tensor | CompressedMap:
     """What ``F.conv2d`` computes, without multiplying the zeros of x: for inference, behind a ReLU.
 
@@ -207,6 +208,9 @@ def ecr_conv2d(
             weight; None: the call packs it.
         compressed_output: give the result without its zeros, for a convolution that skips them, too. Then ``groups``
             leaves a multiple of 32 of the M channels to each, where there are several.
+        config: the kernel, or kernel and config, that computes the call if it fits, as :func:`fusedsc.force` takes
+            them: "gpu_lists/channels=64 rows=2 columns=7 splits=1 warps=8". Else, and with "", the registry chooses,
+            which does not know how many zeros a map has. What is forced comes first.
 
     Returns:
         [N, M, OH, OW], OH and OW as in :func:`depthwise_conv2d`; a :class:`fusedsc.sparse.CompressedMap` with
@@ -214,13 +218,16 @@ def ecr_conv2d(
 
     Raises:
         ValueError: an argument has the wrong rank, channels, dtype, device or value; or one requires a gradient,
-            and grad mode is on. ``F.conv2d`` is what has gradients.
+            and grad mode is on. ``F.conv2d`` is what has gradients. ``config`` names a kernel or a word that there is
+            not; the message lists those there are.
     """
     sizes = geometry(x, weight, stride, padding, dilation)
     groups = integer("groups", groups)
     if isinstance(x, CompressedMap) or switch("compressed_output", compressed_output):
-        return _compressed(x, weight, bias, *sizes, groups, activation, [1, 1], [1, 1], packed, compressed_output)
-    return operators_in_use().ecr_conv2d(x, weight, bias, *sizes, groups, activation, packed)
+        return _compressed(
+            x, weight, bias, *sizes, groups, activation, [1, 1], [1, 1], packed, config, compressed_output
+        )
+    return operators_in_use().ecr_conv2d(x, weight, bias, *sizes, groups, activation, packed, config)
 
 
 @named
@@ -236,6 +243,7 @@ def pecr_conv2d(
     groups: int = 1,
     packed: Tensor | None = None,
     compressed_output: bool = False,
+    config: str = "",
 ) -> Tensor | CompressedMap:
     """``F.max_pool2d(F.relu(F.conv2d(x, ...)), pool_size, pool_stride)`` in one, without multiplying the zeros of x.
 
@@ -243,7 +251,8 @@ def pecr_conv2d(
     in memory. For inference.
 
     Args:
-        x, weight, bias, stride, padding, dilation, groups, packed, compressed_output: as in :func:`ecr_conv2d`.
+        x, weight, bias, stride, padding, dilation, groups, packed, compressed_output, config: as in
+            :func:`ecr_conv2d`.
         pool_size: of the windows whose greatest value is taken: one number, or (vertical, horizontal). They lie within
             the convolution's result; there is no padding. NaN is greater than anything, as PyTorch has it.
         pool_stride: elements between them, likewise.
@@ -259,23 +268,23 @@ def pecr_conv2d(
     groups = integer("groups", groups)
     if isinstance(x, CompressedMap) or switch("compressed_output", compressed_output):
         sizes = stride, padding, dilation, groups, "relu", *pooling
-        return _compressed(x, weight, bias, *sizes, packed, compressed_output)
-    return operators_in_use().pecr_conv2d(x, weight, bias, stride, padding, *pooling, dilation, groups, packed)
+        return _compressed(x, weight, bias, *sizes, packed, config, compressed_output)
+    return operators_in_use().pecr_conv2d(x, weight, bias, stride, padding, *pooling, dilation, groups, packed, config)
 
 
 def _compressed(x, weight, bias, *arguments) -> Tensor | CompressedMap:
     """Of a compressed map, or to one, or both; the arguments of torch.ops.fusedsc._sparse_conv2d_to_compressed, and
     whether it is to one."""
-    *arguments, compressed_output = arguments
+    *arguments, config, compressed_output = arguments
     ops = operators_in_use()
     if isinstance(x, CompressedMap):
         tensors, channels_last = (x.values, x.channels, x.counts), x.channels_last
         if not switch("compressed_output", compressed_output):
-            return ops._sparse_conv2d_from_compressed(*tensors, weight, bias, *arguments, channels_last)
+            return ops._sparse_conv2d_from_compressed(*tensors, weight, bias, *arguments, channels_last, config)
     else:
         tensors = x, None, None
         channels_last = x.dim() == 4 and x.stride(1) == 1 and not x.is_contiguous()  # as strides suggest it
-    y = ops._sparse_conv2d_to_compressed(*tensors, weight, bias, *arguments)
+    y = ops._sparse_conv2d_to_compressed(*tensors, weight, bias, *arguments, config)
     return CompressedMap(*y, weight.shape[0], channels_last)
 
 

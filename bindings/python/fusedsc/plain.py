@@ -69,23 +69,23 @@ def sliding_channel_conv2d(x, weight, bias, groups, overlap):
     return F.conv2d(x, dense[:, :, None, None], bias)
 
 
-def ecr_conv2d(x, weight, bias, stride, padding, dilation, groups, activation, packed):
+def ecr_conv2d(x, weight, bias, stride, padding, dilation, groups, activation, packed, config=""):
     return activation_function(activation)(_convolution(x, weight, bias, stride, padding, dilation, groups))
 
 
-def pecr_conv2d(x, weight, bias, stride, padding, pool_size, pool_stride, dilation, groups, packed):
+def pecr_conv2d(x, weight, bias, stride, padding, pool_size, pool_stride, dilation, groups, packed, config=""):
     y = F.relu(_convolution(x, weight, bias, stride, padding, dilation, groups))
     return F.max_pool2d(y, pool_size, pool_stride)
 
 
 def _sparse_conv2d_from_compressed(values, channels, counts, weight, bias, *arguments):
-    *arguments, _, channels_last = arguments
+    *arguments, _, channels_last, _ = arguments
     x = CompressedMap(values, channels, counts, weight.shape[1] * arguments[3], channels_last).dense()
     return _pooled(x, weight, bias, *arguments)
 
 
 def _sparse_conv2d_to_compressed(x, channels, counts, weight, bias, *arguments):
-    *arguments, _ = arguments
+    *arguments, _, _ = arguments
     if channels is not None:
         x = CompressedMap(x, channels, counts, weight.shape[1] * arguments[3]).dense()
     y = compress(_pooled(x, weight, bias, *arguments), channels_last=False)

@@ -8,7 +8,7 @@ import os
 import platform
 import tempfile
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
@@ -28,13 +28,15 @@ ZEROS_APART = 0.02
 
 @dataclass(frozen=True)
 class Decision:
-    """Of a layer the fastest way, and the microseconds of each that was tried."""
+    """Of a layer the fastest way, and the microseconds of each that was tried, by the fastest of its configs."""
 
     choice: str
     dense_us: float
     own_us: float | None = None
     ecr_us: float | None = None
     pecr_us: float | None = None
+    config: str = ""
+    """Of the fastest way; "": what the registry chooses."""
 
 
 def folder() -> Path:
@@ -42,9 +44,13 @@ def folder() -> Path:
     return Path(torch.ops.fusedsc._cache_path()).parent / "sparse"
 
 
-def key_of(layer: Layer, x: Tensor, ways: Sequence[str], sparsity: float) -> str:
+Configs = Mapping[str, Sequence[str]]
+"""Of ways that have several configs those that are tried, the registry's choice first."""
+
+
+def key_of(layer: Layer, x: Tensor, ways: Sequence[str], sparsity: float, configs: Configs) -> str:
     """Everything that the times depend on: another machine, version or setting of PyTorch is another key, and so are
-    other sources of our kernels."""
+    other sources of our kernels, and other configs."""
     conv, pooling = layer.conv, layer.pooling
     key = {
         "device": _device(x.device),
@@ -58,6 +64,8 @@ def key_of(layer: Layer, x: Tensor, ways: Sequence[str], sparsity: float) -> str
         "window": [conv.stride, conv.padding, conv.dilation, conv.groups, conv.padding_mode],
         "behind": [type(layer.norm).__name__, layer.activation, str(pooling)],
     }
+    if configs:
+        key["configs"] = {way: list(texts) for way, texts in configs.items()}
     return json.dumps(key, sort_keys=True)
 
 
@@ -73,7 +81,7 @@ def _roles(layer: Layer, ways: Sequence[str]) -> list[str]:
     return [*own, "sparse_conv2d.forward"] if "ecr" in ways else own
 
 
-def find(key: str) -> Decision | None:
+def find(key: str, configs: Configs) -> Decision | None:
     """What is kept; a damaged or foreign file is none, and is replaced."""
     if _is_frozen():
         return None
@@ -81,10 +89,12 @@ def find(key: str) -> Decision | None:
         content = json.loads(_file(key).read_text())
         if content["key"] != key:
             return None
+        content.setdefault("config", "")  # as of files from before there were any
         decision = Decision(**{field.name: content[field.name] for field in fields(Decision)})
         time = getattr(decision, f"{decision.choice}_us", None)
-        return decision if isinstance(time, float) else None
-    except (OSError, ValueError, TypeError, KeyError):
+        is_known = decision.config in ("", *configs.get(decision.choice, ()))
+        return decision if isinstance(time, float) and is_known else None
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
 
 

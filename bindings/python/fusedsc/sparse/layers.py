@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import functional
-from ..arguments import Padding, chain_geometry
+from ..arguments import Padding, chain_geometry, geometry
 from ..compressed_map import CompressedMap
 from .weights import pack_weight
 
@@ -27,10 +27,14 @@ class SparseConv2d(nn.Module):
         pooling: (size, stride) of the windows of ``pecr_conv2d``, two numbers each; the activation is "relu" then.
             None: nothing is pooled.
         compressed_output: hand the result on as a :class:`fusedsc.sparse.CompressedMap`, to another such layer.
+        config: the kernel and config of every call with a map on a device of the weight's kind, as in
+            :func:`fusedsc.functional.ecr_conv2d`; "": the registry chooses. On another kind it chooses, too.
 
     Raises:
         ValueError: the weight has the wrong rank, dtype or device; there is pooling behind another activation.
     """
+
+    config = config_device = ""  # of layers that were saved before there were any
 
     def __init__(
         self,
@@ -43,6 +47,7 @@ class SparseConv2d(nn.Module):
         activation: str = "identity",
         pooling: tuple[tuple[int, int], tuple[int, int]] | None = None,
         compressed_output: bool = False,
+        config: str = "",
     ) -> None:
         super().__init__()
         if pooling is not None and activation != "relu":
@@ -52,6 +57,7 @@ class SparseConv2d(nn.Module):
         self.register_buffer("weight", weight.detach())
         self.register_buffer("bias", None if bias is None else bias.detach())
         self.register_buffer("packed", pack_weight(self.weight, groups))
+        self.config, self.config_device = config, weight.device.type
 
     def forward(self, x: Tensor | CompressedMap) -> Tensor | CompressedMap:
         """
@@ -60,11 +66,25 @@ class SparseConv2d(nn.Module):
             ValueError: as the operator; x requires a gradient, and grad mode is on.
         """
         _check_inference(self)
-        tensors, geometry = (x, self.weight, self.bias), (self.stride, self.padding)
-        last = self.packed, self.compressed_output
+        tensors, window = (x, self.weight, self.bias), (self.stride, self.padding)
+        config = self.config if self.config and x.device.type == self.config_device else ""
+        last = self.packed, self.compressed_output, config
         if self.pooling is None:
-            return functional.ecr_conv2d(*tensors, *geometry, self.dilation, self.groups, self.activation, *last)
-        return functional.pecr_conv2d(*tensors, *geometry, *self.pooling, self.dilation, self.groups, *last)
+            return functional.ecr_conv2d(*tensors, *window, self.dilation, self.groups, self.activation, *last)
+        return functional.pecr_conv2d(*tensors, *window, *self.pooling, self.dilation, self.groups, *last)
+
+    def configs(self, x: Tensor, most: int) -> list[str]:
+        """What ``config`` may be for x: what the registry chooses first, then what it would try next.
+
+        Args:
+            x: [N, C, H, W].
+            most: of them, at least 1.
+        """
+        sizes = geometry(x, self.weight, self.stride, self.padding, self.dilation)
+        pooling = self.pooling or ((1, 1), (1, 1))
+        return torch.ops.fusedsc._sparse_configs(
+            x, self.weight, self.bias, *sizes, self.groups, self.activation, *pooling, self.packed, most
+        )
 
     def extra_repr(self) -> str:
         parts = [f"{list(self.weight.shape)}", f"stride={self.stride}", f"padding={self.padding}"]
@@ -77,6 +97,8 @@ class SparseConv2d(nn.Module):
             parts.append("pool_size={}, pool_stride={}".format(*self.pooling))
         if self.compressed_output:
             parts.append("compressed_output=True")
+        if self.config:
+            parts.append(f'config="{self.config}"')
         return ", ".join(parts)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> SparseConv2d:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 
 from torch import Tensor, fx, nn
 
 from ..compressed_map import CompressedMap
 from . import timing
-from .decisions import Decision, find, keep, key_of
-from .layers import SparseConv2d
+from .decisions import Configs, Decision, find, keep, key_of
+from .layers import DenseConv2d, SparseConv2d
 from .patterns import Layer, can_hand_on
 from .regions import Region
 from .report import LayerChoice
@@ -23,9 +23,15 @@ LEAST_SPARSITY = 0.3
 
 
 def measure(
-    model: nn.Module, inputs: tuple[Tensor, ...], regions: list[Region], again: bool, tick: Callable[[], None]
+    model: nn.Module,
+    inputs: tuple[Tensor, ...],
+    regions: list[Region],
+    again: bool,
+    configs: int,
+    tick: Callable[[], None],
 ) -> None:
-    """Runs the network, and finds out of each region what is taken, and the rows of the report."""
+    """Runs the network, and finds out of each region what is taken, and the rows of the report. `again`, `configs`: as
+    ``optimize`` has them."""
     hooks = []
 
     def measuring(region: Region) -> Callable:
@@ -33,7 +39,7 @@ def measure(
             if not region.is_met:
                 region.is_met = True
                 given = _in_order(region.layers.graph, args, kwargs)
-                _Measuring(region, again, tick).run(*given)
+                _Measuring(region, again, configs, tick).run(*given)
                 if region.is_block and region.taken:
                     _compare_block(region, given)
 
@@ -62,10 +68,10 @@ def _in_order(graph: fx.Graph, args: tuple, kwargs: dict) -> list:
 class _Measuring(fx.Interpreter):
     """Runs a region's graph, and measures each convolution as it comes to it."""
 
-    def __init__(self, region: Region, again: bool, tick: Callable[[], None]) -> None:
+    def __init__(self, region: Region, again: bool, configs: int, tick: Callable[[], None]) -> None:
         root = nn.Sequential(region.module) if isinstance(region.module, nn.Conv2d) else region.module
         super().__init__(fx.GraphModule(root, region.layers.graph))
-        self.region, self.again, self.tick = region, again, tick
+        self.region, self.again, self.configs, self.tick = region, again, configs, tick
         self.firsts = {layer.nodes[0]: layer for layer in region.convolutions}
         self.received: dict[fx.Node, tuple[Layer, Tensor | CompressedMap]] = {}
         """Of the convolution that comes next the layer in front of it, and what that reads."""
@@ -92,25 +98,42 @@ class _Measuring(fx.Interpreter):
             ways += ["ecr"] if layer.pooling is None else ["ecr", "pecr"]
         if why_not or not ways:
             return LayerChoice(name, sparsity, "dense", reason=why_not or why_not_sparse)
-        key = key_of(layer, x, ways, sparsity)
-        found = None if self.again else find(key)
+        made = {way: layer.made(way) for way in ways}
+        configs = self._configs(made, x)
+        key = key_of(layer, x, ways, sparsity, configs)
+        found = None if self.again else find(key, configs)
         if found is None:
-            found = self._timed(layer, ways, x)
+            found = self._timed(layer, made, configs, x)
             keep(key, found)
         if found.choice != "dense":
-            self.region.taken[layer] = layer.made(found.choice)
+            self.region.taken[layer] = made[found.choice]
+            if found.config:
+                made[found.choice].config = found.config
         return LayerChoice(name, sparsity, **asdict(found), reason=why_not_sparse)
 
-    def _timed(self, layer: Layer, ways: Sequence[str], x: Tensor) -> Decision:
-        layers = self.region.layers
+    def _configs(self, made: Mapping[str, SparseConv2d | DenseConv2d], x: Tensor) -> Configs:
+        """Of those ways that have several configs what is to be tried."""
+        lists = {way: one.configs(x, self.configs) for way, one in made.items() if isinstance(one, SparseConv2d)}
+        return {way: configs for way, configs in lists.items() if len(configs) > 1}
+
+    def _timed(
+        self, layer: Layer, made: Mapping[str, SparseConv2d | DenseConv2d], configs: Configs, x: Tensor
+    ) -> Decision:
+        """The ways, each by the fastest of its configs."""
+        layers, device = self.region.layers, x.device.type
+        for way, texts in configs.items():
+            fastest = timing.fastest_of({text: _calling(_with_config(made[way], text), x) for text in texts}, device)
+            if fastest != texts[0]:
+                made[way].config = fastest
 
         def calling(way: str) -> Callable[[], Tensor]:
-            made = layer.made(way)
-            return (lambda: made(x)) if way == "pecr" else (lambda: layer.pool(layers, made(x)))
+            call = _calling(made[way], x)
+            return call if way == "pecr" else lambda: layer.pool(layers, call())
 
-        all_ways = {"dense": lambda: layer.dense(layers, x), **{way: calling(way) for way in ways}}
-        choice, us = timing.faster_way("dense", timing.times_of(all_ways, "dense", x.device.type))
-        return Decision(choice, us["dense"], us.get("own"), us.get("ecr"), us.get("pecr"))
+        all_ways = {"dense": lambda: layer.dense(layers, x), **{way: calling(way) for way in made}}
+        choice, us = timing.faster_way("dense", timing.times_of(all_ways, "dense", device))
+        config = made[choice].config if choice in configs else ""
+        return Decision(choice, us["dense"], us.get("own"), us.get("ecr"), us.get("pecr"), config)
 
     def _note(self, layer: Layer, received: Tensor | CompressedMap) -> None:
         """That this is what the layer reads, if a convolution is all that reads its result."""
@@ -137,6 +160,17 @@ class _Measuring(fx.Interpreter):
         return first(received)
 
 
+def _calling(layer: nn.Module, x: Tensor) -> Callable[[], Tensor]:
+    return lambda: layer(x)
+
+
+def _with_config(layer: SparseConv2d, config: str) -> SparseConv2d:
+    """The layer, with the same weights."""
+    changed = copy.copy(layer)
+    changed.config = config
+    return changed
+
+
 def _compare_block(region: Region, given: list) -> None:
     """Takes nothing in a fused block that is faster as it is."""
     made, device = region.made(), next(x.device.type for x in given if isinstance(x, Tensor))
@@ -145,6 +179,6 @@ def _compare_block(region: Region, given: list) -> None:
     for layer, row in region.rows.items():
         region.rows[layer] = replace(row, block_us=(us["block"], us["layers"]))
         if faster == "block":
-            region.rows[layer] = replace(region.rows[layer], choice="dense", output="dense")
+            region.rows[layer] = replace(region.rows[layer], choice="dense", output="dense", config="")
     if faster == "block":
         region.taken.clear()

@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
+from ..arguments import integer
 from ..arguments import module as module_argument
 from . import timing
 from .layers import DenseConv2d, SparseConv2d
@@ -31,6 +32,7 @@ def optimize(
     sample: Tensor | Sequence[Tensor],
     *,
     again: bool = False,
+    configs: int = 16,
     progress: bool = True,
     verbose: bool = True,
 ) -> nn.Module:
@@ -40,7 +42,9 @@ def optimize(
     with the BatchNorm, activation and max-pooling behind it: dense, as it is; if it is depthwise or pointwise, dense by
     ``depthwise_conv2d`` or ``pointwise_conv2d``, with BatchNorm and activation in its epilogue; by ``ecr_conv2d``, with
     both in it; and by ``pecr_conv2d``, with max-pooling behind ReLU in it, too. What is there stays unless another is
-    faster by more than 2% and by three standard errors. Where a layer that skips zeros is all that reads the result of
+    faster by more than 2% and by three standard errors. Of ECR and PECR each the configs (tiles of the kernel) that the
+    registry holds for the best are tried with the layer's own map first, as what is fastest depends on its zeros; a
+    layer keeps the one that it was fastest with. Where a layer that skips zeros is all that reads the result of
     another, both are timed with a :class:`fusedsc.sparse.CompressedMap` between them, too. A block that
     :func:`fusedsc.swap` has fused is timed as it is, and as its layers by themselves with what was chosen of each; it
     stays unless these are faster. At last the whole network is timed, as it was and as it is; if it has not gained,
@@ -59,6 +63,8 @@ def optimize(
         model: a network in eval mode, on a CPU or a GPU. It stays as it is.
         sample: what it is called with: a tensor, or a tuple or list of tensors.
         again: measure what is kept, too.
+        configs: of ECR and of PECR each how many are tried, the registry's own choice among them; 1: that alone.
+            Kernels for CPUs have none.
         progress: show a progress bar, if tqdm is installed.
         verbose: print the report to stderr; :func:`report` has it in any case.
 
@@ -69,18 +75,20 @@ def optimize(
 
     Raises:
         ValueError: ``model`` is no module, is in training mode, neither on a CPU nor on a GPU, or already optimized;
-            ``sample`` holds something else than tensors.
+            ``sample`` holds something else than tensors; ``configs`` is no number from 1 on.
     """
     inputs = _checked(model, sample)
+    if integer("configs", configs) < 1:
+        raise ValueError(f"configs: it is {configs}; give how many are tried, at least 1")
     optimized = copy.deepcopy(model)
     regions = list(find_regions(optimized))
     with torch.no_grad():
         with _bar(sum(len(region.convolutions) for region in regions), progress) as tick:
-            measure(optimized, inputs, regions, again, tick)
+            measure(optimized, inputs, regions, again, configs, tick)
         result, before_us, after_us, taken_back = _installed(optimized, model, inputs, regions)
     rows = [region.rows[layer] for region in regions for layer in region.convolutions]
     if taken_back:
-        rows = [replace(row, choice="dense", output="dense") for row in rows]
+        rows = [replace(row, choice="dense", output="dense", config="") for row in rows]
     found = SparseReport(tuple(rows), before_us, after_us, taken_back)
     _known[result] = found, model
     if verbose:

@@ -29,6 +29,9 @@ class LayerChoice:
     pair_us: tuple[float, float] | None = None
     """It and the next layer, with a dense and with a compressed map between them. None: there is no layer that skips
     zeros, too, and is all that reads its result."""
+    config: str = ""
+    """The kernel and config that the layer keeps, as :func:`fusedsc.force` takes them: the fastest for its own map.
+    "": what the registry chooses."""
     block_us: tuple[float, float] | None = None
     """The fused block that it is in, as ``fusedsc.swap`` made it, and with the choices of its layers. None: it is in
     none, or all layers of the block stay."""
@@ -57,7 +60,7 @@ class SparseReport:
     """Whether layers gained by themselves, but the whole network did not: then all of them are dense."""
 
     def __str__(self) -> str:
-        names = "layer|zeros|choice|dense us|own us|ECR us|PECR us|gain|output|with next us|block us"
+        names = "layer|zeros|choice|dense us|own us|ECR us|PECR us|gain|output|with next us|block us|config"
         heading = tuple(names.split("|"))
         rows = [
             (
@@ -72,13 +75,14 @@ class SparseReport:
                 "" if row.pair_us is None else row.output,
                 _two(row.pair_us),
                 _two(row.block_us),
+                row.config,
             )
             for row in self.layers
         ]
         widths = [max(map(len, column)) for column in zip(heading, *rows, strict=True)]
         lines = [
             "  ".join(
-                cell.ljust(width) if i in (0, 2, 8) else cell.rjust(width)
+                cell.ljust(width) if i in (0, 2, 8, 11) else cell.rjust(width)
                 for i, (cell, width) in enumerate(zip(cells, widths, strict=True))
             ).rstrip()
             for cells in (heading, *rows)

@@ -12,10 +12,14 @@ import torch
 
 from ..measuring import is_clearly_faster
 
-__all__ = ["faster_way", "times_of"]
+__all__ = ["faster_way", "fastest_of", "times_of"]
 
 SAMPLE_SECONDS, ROUNDS, HOPELESS = {"cpu": 4e-3, "cuda": 2e-3}, 9, 2.0
 """Of a way that takes so many times as long as the present one, one round is enough."""
+
+CONFIG_ROUNDS, BEHIND_AT_FIRST, BEHIND = 5, 1.25, 1.1
+"""Of many configs: no further round of one that takes so many times as long as the fastest, by its first run and by
+the rounds."""
 
 CALLS_OF_GRAPH = 20
 """At most: a graph's first kernel waits for the host."""
@@ -35,6 +39,48 @@ def times_of(ways: Mapping[str, Way], present: str, device: str = "cpu") -> Roun
         device: its type. On "cuda" ways are captured, as networks that are fast at batch 1 are run; if one of them
             cannot be, because it waits for results, all are called as they are.
     """
+    samples, first, calls = _prepared(ways, device)
+    left = [name for name in ways if first[name] <= HOPELESS * first[present]]
+    rounds: Rounds = []
+    while len(rounds) < ROUNDS:
+        order = left if len(rounds) % 2 else left[::-1]
+        rounds.append({name: samples[name](calls[name]) for name in order})
+    return [first | one for one in rounds]
+
+
+def fastest_of(ways: Mapping[str, Way], device: str = "cpu") -> str:
+    """Of many, in a few rounds: the first, unless another is clearly faster. What falls behind is dropped at once, and
+    so is the memory of its graph.
+
+    Args:
+        device: as in :func:`times_of`.
+    """
+    present, samples, us, calls = next(iter(ways)), {}, {}, {}
+
+    def drop(behind: float) -> None:
+        most = min(us.values()) * behind
+        for name in [name for name in us if name != present and us[name] > most]:
+            del samples[name], us[name]
+
+    for name, way in ways.items():
+        for found, new in zip((samples, us, calls), _prepared({name: way}, device), strict=True):
+            found.update(new)
+        drop(BEHIND_AT_FIRST)
+    rounds: Rounds = []
+    while len(rounds) < CONFIG_ROUNDS and len(us) > 1:
+        order = list(us) if len(rounds) % 2 else list(us)[::-1]
+        rounds.append({name: samples[name](calls[name]) for name in order})
+        us = {name: median(one[name] for one in rounds) for name in us}
+        drop(BEHIND)
+    best = min(us, key=us.__getitem__)
+    return best if best == present or is_clearly_faster(best, present, rounds) else present
+
+
+def _prepared(
+    ways: Mapping[str, Way], device: str
+) -> tuple[Mapping[str, Callable[[int], float]], dict[str, float], dict[str, int]]:
+    """Of each way a function that says the microseconds of a call, of about so many; what the second run took; and how
+    many calls are a sample."""
     first, calls = {}, {}
     samples = _captured(ways) if device == "cuda" else None
     if samples is None:
@@ -44,12 +90,7 @@ def times_of(ways: Mapping[str, Way], present: str, device: str = "cpu") -> Roun
         samples[name](1)  # what the first run finds cold is not its time
         first[name] = samples[name](1)
         calls[name] = max(1, math.ceil(SAMPLE_SECONDS[device] / (first[name] * 1e-6)))
-    left = [name for name in ways if first[name] <= HOPELESS * first[present]]
-    rounds: Rounds = []
-    while len(rounds) < ROUNDS:
-        order = left if len(rounds) % 2 else left[::-1]
-        rounds.append({name: samples[name](calls[name]) for name in order})
-    return [first | one for one in rounds]
+    return samples, first, calls
 
 
 def faster_way(present: str, rounds: Rounds) -> tuple[str, dict[str, float]]:
