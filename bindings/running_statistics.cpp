@@ -10,6 +10,7 @@
 #include "arguments.h"
 #include "fusedsc/common/status.h"
 #include "fusedsc/fused/batch_norm_running.h"
+#include "kept_statistics.h"
 #include "new_tensor.h"
 #include "operators.h"
 #include "tensor_conversion.h"
@@ -27,7 +28,8 @@ void RunningStatistics::check(const at::Tensor& x, const c10::SymInt& channels, 
 }
 
 at::Tensor fold_running(const TensorOptionals& batch_norms, at::ArrayRef<double> eps, const at::Tensor& x) {
-  return fold_batch_norms(batch_norms, eps, accumulation_type(x.scalar_type()) == at::kDouble);
+  const at::ScalarType type = accumulation_type(x.scalar_type());
+  return kept_or_folded(batch_norms, eps, type, [&] { return fold_batch_norms(batch_norms, eps, type == at::kDouble); });
 }
 
 namespace {
@@ -114,6 +116,7 @@ struct Moves {
 }  // namespace
 
 void update_running(const at::Tensor& statistics, at::ArrayRef<RunningUpdate> updates, bool empty_batch) {
+  for (const RunningUpdate& update : updates) forget_kept(update.running.var);
   if (update_directly(statistics, updates, empty_batch)) return;
   std::vector<at::Tensor> counters;
   for (const RunningUpdate& update : updates) {

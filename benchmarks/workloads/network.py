@@ -20,7 +20,7 @@ import fusedsc
 from ..sliding_channel_baselines import ConvolutionStack
 from . import Compiler, Place, Run, Workload, check_same, compiled
 
-OURS, OURS_COMPILED = "ours", "ours compiled"
+OURS, OURS_COMPILED, OURS_FOLDED = "ours", "ours compiled", "ours folded"
 WARM_UP_STEPS = 3
 UNCAPTURED_SAMPLES, STEPS_OF_A_SAMPLE = 5, 10
 
@@ -197,16 +197,21 @@ def training_step(network: AnyNetwork, place: Place) -> Workload:
 
 
 def inference(network: AnyNetwork, place: Place) -> Workload:
-    """Forward in eval mode, without gradients; in 16 bits the model itself is of that type. On GPUs ``facts`` has the
-    seconds of a pass that no graph was captured of."""
+    """Forward in eval mode, without gradients; in 16 bits the model itself is of that type. Beside ours is the same
+    with its BatchNorms folded, of whose weights a graph sees no change. On GPUs ``facts`` has the seconds of a pass
+    that no graph was captured of."""
     torch.manual_seed(0)
     models = network.models()
     _take_statistics(models, network.size, place.device)
     images = torch.randn(network.batch, 3, network.size, network.size, device=place.device, dtype=place.dtype)
 
-    def run_of(model: nn.Module, memory_format: torch.memory_format, compiler: Compiler | None = None) -> Run:
+    def run_of(
+        model: nn.Module, memory_format: torch.memory_format, compiler: Compiler | None = None, folded: bool = False
+    ) -> Run:
         model = copy.deepcopy(model).to(place.device, place.dtype, memory_format=memory_format).eval()
         own_images = images.clone(memory_format=memory_format)
+        if folded:
+            fusedsc.fold_batch_norms(model, own_images)
         forward = compiler(model) if compiler else model
 
         def run(_: int) -> Tensor:
@@ -217,6 +222,7 @@ def inference(network: AnyNetwork, place: Place) -> Workload:
 
     ours = run_of(models.ours, place.memory_format)
     beside = {name: run_of(model, place.memory_format) for name, model in models.beside.items()}
+    beside[OURS_FOLDED] = run_of(models.ours, place.memory_format, folded=True)
     if place.compiled:
         beside[OURS_COMPILED] = run_of(models.ours, place.memory_format, compiled)
     pytorch = {

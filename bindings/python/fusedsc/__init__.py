@@ -8,6 +8,7 @@ from . import _library, flops, functional, nn, sparse, vmap
 from ._version import __version__
 from .check_gradients import GradientReport, check_gradients
 from .explain import explain
+from .fold_batch_norms import fold_batch_norms, unfold_batch_norms
 from .graphed_step import graphed_step
 from .matching.fused import FusedModule
 from .swap import SwapReport, swap, swap_report, unswap
@@ -32,6 +33,7 @@ __all__ = [
     "__version__",
     "check_gradients",
     "explain",
+    "fold_batch_norms",
     "force",
     "functional",
     "graphed_step",
@@ -43,5 +45,6 @@ __all__ = [
     "to_scc",
     "to_scc_report",
     "tune",
+    "unfold_batch_norms",
     "unswap",
 ]

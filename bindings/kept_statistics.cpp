@@ -1,0 +1,159 @@
+#include "kept_statistics.h"
+
+#include <ATen/core/grad_mode.h>
+#include <c10/util/intrusive_ptr.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <atomic>
+#include <map>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "new_tensor.h"
+#include "translated.h"
+
+namespace fusedsc::aten {
+namespace {
+
+using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+
+/// A tensor, and what it held as far as PyTorch counts that. A weak pointer keeps the address from being another's.
+struct Seen {
+  std::optional<WeakTensor> tensor;
+  const void* data = nullptr;
+  std::uint32_t version = 0;
+
+  explicit Seen(const std::optional<at::Tensor>& of) {
+    if (!of) return;
+    tensor.emplace(of->getIntrusivePtr());
+    data = of->const_data_ptr();
+    version = of->is_inference() ? 0 : of->_version();
+  }
+  bool is(const std::optional<at::Tensor>& other) const {
+    return other.has_value() == tensor.has_value() &&
+           (!other || tensor->_unsafe_get_target() == other->unsafeGetTensorImpl());
+  }
+  bool is_unchanged(const Seen& now) const { return data == now.data && version == now.version; }
+};
+
+/// The BatchNorms of one block.
+struct Kept {
+  std::vector<Seen> vectors;
+  std::vector<double> eps;
+  at::Tensor statistics;
+  bool is_valid = false;
+};
+
+/// All blocks whose first BatchNorm has one running variance: a block, as a rule, in one type.
+struct Blocks {
+  WeakTensor running_var;
+  std::vector<Kept> kept;
+};
+
+std::mutex mutex;
+std::map<const c10::TensorImpl*, Blocks> all;
+/// Most processes keep nothing, and ask for no lock.
+std::atomic<bool> is_any_kept = false;
+/// Whether this thread is in fusedsc.fold_batch_norms, and how many blocks it has met there.
+thread_local bool is_keeping = false;
+thread_local std::int64_t met = 0;
+
+std::vector<Seen> seen(const BatchNormVectors& batch_norms) {
+  std::vector<Seen> result;
+  result.reserve(batch_norms.size());
+  for (std::size_t i = 0; i < batch_norms.size(); ++i) result.emplace_back(batch_norms.get(i));
+  return result;
+}
+
+Kept* find(Blocks& blocks, const BatchNormVectors& batch_norms, at::ArrayRef<double> eps, at::ScalarType type) {
+  const auto found = std::ranges::find_if(blocks.kept, [&](const Kept& kept) {
+    if (kept.vectors.size() != batch_norms.size() || kept.statistics.scalar_type() != type || eps != kept.eps)
+      return false;
+    for (std::size_t i = 0; i < batch_norms.size(); ++i) {
+      if (!kept.vectors[i].is(batch_norms.get(i))) return false;
+    }
+    return true;
+  });
+  return found == blocks.kept.end() ? nullptr : &*found;
+}
+
+bool are_plain(const BatchNormVectors& batch_norms) {
+  for (std::size_t i = 0; i < batch_norms.size(); ++i) {
+    if (const auto vector = batch_norms.get(i); vector && !is_plain(*vector)) return false;
+  }
+  return true;
+}
+
+void drop_what_is_gone() {
+  std::erase_if(all, [](const auto& one) { return one.second.running_var.expired(); });
+}
+
+/// Memory that was kept stays where it is, as a graph may read it.
+at::Tensor keep(const at::Tensor& variance, const BatchNormVectors& batch_norms, at::ArrayRef<double> eps,
+                const at::Tensor& statistics) {
+  drop_what_is_gone();
+  Blocks& blocks =
+      all.try_emplace(variance.unsafeGetTensorImpl(), Blocks{WeakTensor(variance.getIntrusivePtr()), {}}).first->second;
+  Kept* kept = find(blocks, batch_norms, eps, statistics.scalar_type());
+  if (kept && kept->statistics.device() == statistics.device()) {
+    kept->statistics.copy_(statistics);
+    kept->vectors = seen(batch_norms);
+  } else {
+    kept = &blocks.kept.emplace_back(Kept{seen(batch_norms), eps.vec(), statistics});
+  }
+  kept->is_valid = true;
+  is_any_kept = true;
+  ++met;
+  return kept->statistics;
+}
+
+/// All that is kept of these BatchNorms, by their running variances, is read no more.
+void forget_folded(at::TensorList running_vars) {
+  for (const at::Tensor& variance : running_vars) forget_kept(variance);
+}
+
+std::int64_t set_keeping(bool on) {
+  is_keeping = on;
+  return std::exchange(met, 0);
+}
+
+}  // namespace
+
+at::Tensor kept_or_folded(const BatchNormVectors& batch_norms, at::ArrayRef<double> eps, at::ScalarType accumulation,
+                          const std::function<at::Tensor()>& fold) {
+  if (!is_any_kept && !is_keeping) return fold();
+  const std::optional<at::Tensor> variance = batch_norms.get(3);
+  if (!variance || !are_plain(batch_norms)) return fold();
+  const std::lock_guard lock(mutex);
+  if (is_keeping) return keep(*variance, batch_norms, eps, fold());
+  const auto blocks = all.find(variance->unsafeGetTensorImpl());
+  if (blocks == all.end()) return fold();
+  Kept* kept = find(blocks->second, batch_norms, eps, accumulation);
+  if (!kept || !kept->is_valid) return fold();
+  for (std::size_t i = 0; i < batch_norms.size() && kept->is_valid; ++i) {
+    kept->is_valid = kept->vectors[i].is_unchanged(Seen(batch_norms.get(i)));
+  }
+  if (at::GradMode::is_enabled()) kept->is_valid = false;
+  return kept->is_valid ? kept->statistics : fold();
+}
+
+void forget_kept(const std::optional<at::Tensor>& running_var) {
+  if (!is_any_kept || !running_var) return;
+  const std::lock_guard lock(mutex);
+  for (auto& [key, blocks] : all) {
+    for (Kept& kept : blocks.kept) {
+      for (std::size_t i = 3; i < kept.vectors.size(); i += 4) {
+        if (kept.vectors[i].is(running_var)) kept.is_valid = false;
+      }
+    }
+  }
+}
+
+TORCH_LIBRARY_FRAGMENT(fusedsc, m) {
+  m.def("_keep_folded(bool on) -> int", translated<set_keeping>);
+  m.def("_forget_folded(Tensor[] running_vars) -> ()", translated<forget_folded>);
+}
+
+}  // namespace fusedsc::aten

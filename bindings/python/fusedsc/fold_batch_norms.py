@@ -1,0 +1,85 @@
+"""``fusedsc.fold_batch_norms``: what BatchNorms come to in eval mode is computed once for inference."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+
+from .arguments import module
+
+__all__ = ["fold_batch_norms", "unfold_batch_norms"]
+
+Model = TypeVar("Model", bound=nn.Module)
+
+
+def fold_batch_norms(model: Model, *inputs: Any, **keywords: Any) -> Model:
+    """Has the fused blocks of ``model`` keep what their BatchNorms come to, for inference that should not wait for it::
+
+        model = fusedsc.swap(model).eval()
+        fusedsc.fold_batch_norms(model, images)
+        with torch.no_grad():
+            scores = model(images)
+
+    In eval mode a BatchNorm is a scale and a shift per channel. By itself a block computes them at each call, as a CUDA
+    graph that is replayed after a weight has changed must compute with the new one. On a GPU that is a launch for each
+    block, which counts where images are few. Folded, they read what they kept, ordinary calls as well as
+    graphs that are captured afterwards. Nothing else changes, and results have the same bits.
+
+    A block computes them anew at every call, as if it had never been folded, once it ran in training mode or with
+    gradients, ``load_state_dict`` or ``.half()`` changed it, or another operator wrote into it. **What PyTorch does not
+    count goes unnoticed**: fused optimizers and ``parameter.data``, without a call with gradients before. Neither does
+    a graph notice anything that changes after it was captured. Fold again then: graphs that were captured while the
+    model was folded read what is kept now.
+
+    Args:
+        model: in eval mode, with blocks that :func:`fusedsc.swap` made, or :mod:`fusedsc.nn` has. What is not such a
+            block stays as it is. With ``torch.compile`` it has no effect.
+        inputs, keywords: what ``model`` is called with once, without gradients, under the autocast that is on. Blocks
+            that do not run there are not folded.
+
+    Returns:
+        The model. Copies of it are not folded.
+
+    Raises:
+        ValueError: ``model`` is no module, or a BatchNorm of it is in training mode.
+        RuntimeError: a CUDA graph is being captured.
+    """
+    module("model", model)
+    if any(norm.training and isinstance(norm, nn.modules.batchnorm._BatchNorm) for norm in _batch_norms(model)):
+        raise ValueError("model: it is in training mode, where statistics are the batch's; call model.eval() first")
+    if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+        raise RuntimeError("fold_batch_norms: a CUDA graph is being captured; call it before")
+    torch.ops.fusedsc._keep_folded(True)
+    try:
+        with torch.inference_mode(False), torch.no_grad():
+            model(*inputs, **keywords)
+    finally:
+        count = torch.ops.fusedsc._keep_folded(False)
+    if count == 0:
+        warnings.warn(
+            "fusedsc.fold_batch_norms: no fused block with running statistics ran; fusedsc.swap makes them",
+            stacklevel=2,
+        )
+    return model
+
+
+def unfold_batch_norms(model: Model) -> Model:
+    """Has the blocks of ``model`` compute their scales and shifts at each call again.
+
+    Graphs that were captured while it was folded may still be replayed, and still read what was kept.
+
+    Raises:
+        ValueError: ``model`` is no module.
+    """
+    module("model", model)
+    variances = [norm.running_var for norm in _batch_norms(model)]
+    torch.ops.fusedsc._forget_folded(variances)
+    return model
+
+
+def _batch_norms(model: nn.Module) -> list[nn.Module]:
+    """Those with running statistics, frozen ones of torchvision and timm among them."""
+    return [one for one in model.modules() if isinstance(getattr(one, "running_var", None), torch.Tensor)]
