@@ -29,7 +29,8 @@ void RunningStatistics::check(const at::Tensor& x, const c10::SymInt& channels, 
 
 at::Tensor fold_running(const TensorOptionals& batch_norms, at::ArrayRef<double> eps, const at::Tensor& x) {
   const at::ScalarType type = accumulation_type(x.scalar_type());
-  return kept_or_folded(batch_norms, eps, type, [&] { return fold_batch_norms(batch_norms, eps, type == at::kDouble); });
+  return kept_or_folded(batch_norms, eps, type,
+                        [&] { return fold_batch_norms(batch_norms, eps, type == at::kDouble); });
 }
 
 namespace {
