@@ -29,7 +29,7 @@ struct Seen {
     if (!of) return;
     tensor.emplace(of->getIntrusivePtr());
     data = of->const_data_ptr();
-    version = of->is_inference() ? 0 : of->_version();
+    version = of->_version();
   }
   bool is(const std::optional<at::Tensor>& other) const {
     return other.has_value() == tensor.has_value() &&
@@ -40,7 +40,7 @@ struct Seen {
 
 /// The BatchNorms of one block.
 struct Kept {
-  std::vector<Seen> vectors;
+  std::vector<Seen> vectors, counters;
   std::vector<double> eps;
   at::Tensor statistics;
   bool is_valid = false;
@@ -67,6 +67,13 @@ std::vector<Seen> seen(const BatchNormVectors& batch_norms) {
   return result;
 }
 
+bool are_unchanged(const std::vector<Seen>& kept, const BatchNormVectors& now) {
+  for (std::size_t i = 0; i < now.size(); ++i) {
+    if (!kept[i].is(now.get(i)) || !kept[i].is_unchanged(Seen(now.get(i)))) return false;
+  }
+  return true;
+}
+
 Kept* find(Blocks& blocks, const BatchNormVectors& batch_norms, at::ArrayRef<double> eps, at::ScalarType type) {
   const auto found = std::ranges::find_if(blocks.kept, [&](const Kept& kept) {
     if (kept.vectors.size() != batch_norms.size() || kept.statistics.scalar_type() != type || eps != kept.eps)
@@ -79,9 +86,10 @@ Kept* find(Blocks& blocks, const BatchNormVectors& batch_norms, at::ArrayRef<dou
   return found == blocks.kept.end() ? nullptr : &*found;
 }
 
+/// Whether PyTorch counts what is written into them, too: it does not for tensors that inference_mode made.
 bool are_plain(const BatchNormVectors& batch_norms) {
   for (std::size_t i = 0; i < batch_norms.size(); ++i) {
-    if (const auto vector = batch_norms.get(i); vector && !is_plain(*vector)) return false;
+    if (const auto vector = batch_norms.get(i); vector && (!is_plain(*vector) || vector->is_inference())) return false;
   }
   return true;
 }
@@ -91,8 +99,8 @@ void drop_what_is_gone() {
 }
 
 /// Memory that was kept stays where it is, as a graph may read it.
-at::Tensor keep(const at::Tensor& variance, const BatchNormVectors& batch_norms, at::ArrayRef<double> eps,
-                const at::Tensor& statistics) {
+at::Tensor keep(const at::Tensor& variance, const BatchNormVectors& batch_norms, const BatchNormVectors& counters,
+                at::ArrayRef<double> eps, const at::Tensor& statistics) {
   drop_what_is_gone();
   Blocks& blocks =
       all.try_emplace(variance.unsafeGetTensorImpl(), Blocks{WeakTensor(variance.getIntrusivePtr()), {}}).first->second;
@@ -100,8 +108,9 @@ at::Tensor keep(const at::Tensor& variance, const BatchNormVectors& batch_norms,
   if (kept && kept->statistics.device() == statistics.device()) {
     kept->statistics.copy_(statistics);
     kept->vectors = seen(batch_norms);
+    kept->counters = seen(counters);
   } else {
-    kept = &blocks.kept.emplace_back(Kept{seen(batch_norms), eps.vec(), statistics});
+    kept = &blocks.kept.emplace_back(Kept{seen(batch_norms), seen(counters), eps.vec(), statistics});
   }
   kept->is_valid = true;
   is_any_kept = true;
@@ -121,21 +130,21 @@ std::int64_t set_keeping(bool on) {
 
 }  // namespace
 
-at::Tensor kept_or_folded(const BatchNormVectors& batch_norms, at::ArrayRef<double> eps, at::ScalarType accumulation,
+at::Tensor kept_or_folded(const BatchNormVectors& batch_norms, const BatchNormVectors& counters,
+                          at::ArrayRef<double> eps, at::ScalarType accumulation,
                           const std::function<at::Tensor()>& fold) {
   if (!is_any_kept && !is_keeping) return fold();
   const std::optional<at::Tensor> variance = batch_norms.get(3);
-  if (!variance || !are_plain(batch_norms)) return fold();
+  if (!variance || !are_plain(batch_norms) || !are_plain(counters)) return fold();
   const std::lock_guard lock(mutex);
-  if (is_keeping) return keep(*variance, batch_norms, eps, fold());
+  if (is_keeping) return keep(*variance, batch_norms, counters, eps, fold());
   const auto blocks = all.find(variance->unsafeGetTensorImpl());
   if (blocks == all.end()) return fold();
   Kept* kept = find(blocks->second, batch_norms, eps, accumulation);
   if (!kept || !kept->is_valid) return fold();
-  for (std::size_t i = 0; i < batch_norms.size() && kept->is_valid; ++i) {
-    kept->is_valid = kept->vectors[i].is_unchanged(Seen(batch_norms.get(i)));
-  }
-  if (at::GradMode::is_enabled()) kept->is_valid = false;
+  if (at::GradMode::is_enabled() || !are_unchanged(kept->vectors, batch_norms) ||
+      !are_unchanged(kept->counters, counters))
+    kept->is_valid = false;
   return kept->is_valid ? kept->statistics : fold();
 }
 

@@ -15,7 +15,11 @@ using BatchNormVectors = c10::List<std::optional<at::Tensor>>;
 
 /// What is kept of these, or else what `fold` makes: kept, too, within fold_batch_norms. With gradients, and of tensors
 /// that have changed in a way that PyTorch counts, nothing kept is read any more.
-at::Tensor kept_or_folded(const BatchNormVectors& batch_norms, at::ArrayRef<double> eps, at::ScalarType accumulation,
+///
+/// `counters` are the BatchNorms' num_batches_tracked, or None: PyTorch's own batch_norm moves running statistics in
+/// training without counting it, but nn.BatchNorm2d's addition to these is counted.
+at::Tensor kept_or_folded(const BatchNormVectors& batch_norms, const BatchNormVectors& counters,
+                          at::ArrayRef<double> eps, at::ScalarType accumulation,
                           const std::function<at::Tensor()>& fold);
 
 /// A BatchNorm in training has moved its statistics: what was kept of it is read no more.

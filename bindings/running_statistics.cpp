@@ -27,9 +27,10 @@ void RunningStatistics::check(const at::Tensor& x, const c10::SymInt& channels, 
   check_batch_norm_vector("running_var", var, x, channels);
 }
 
-at::Tensor fold_running(const TensorOptionals& batch_norms, at::ArrayRef<double> eps, const at::Tensor& x) {
+at::Tensor fold_running(const TensorOptionals& batch_norms, const TensorOptionals& counters, at::ArrayRef<double> eps,
+                        const at::Tensor& x) {
   const at::ScalarType type = accumulation_type(x.scalar_type());
-  return kept_or_folded(batch_norms, eps, type,
+  return kept_or_folded(batch_norms, counters, eps, type,
                         [&] { return fold_batch_norms(batch_norms, eps, type == at::kDouble); });
 }
 

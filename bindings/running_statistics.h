@@ -19,8 +19,9 @@ struct RunningStatistics {
 
 /// The statistics of BatchNorms in eval mode, each [weight, bias, running_mean, running_var]. They are folded again at
 /// every call, unless fusedsc.fold_batch_norms has them kept: a CUDA graph that is replayed after a weight or a running
-/// average has changed computes with what they are then.
-at::Tensor fold_running(const c10::List<std::optional<at::Tensor>>& batch_norms, at::ArrayRef<double> eps,
+/// average has changed computes with what they are then. `counters` are their num_batches_tracked.
+at::Tensor fold_running(const c10::List<std::optional<at::Tensor>>& batch_norms,
+                        const c10::List<std::optional<at::Tensor>>& counters, at::ArrayRef<double> eps,
                         const at::Tensor& x);
 
 /// A training pass of one BatchNorm.

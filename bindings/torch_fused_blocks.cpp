@@ -39,7 +39,8 @@ Tensor dsc_block_composite(const Tensor& x, const Tensor& dw_weight, const Optio
   if (!training && running.mean) {
     check_batch_norm_vector("bn_weight", bn_weight, x, dw_weight.sym_size(0));
     check_batch_norm_vector("bn_bias", bn_bias, x, dw_weight.sym_size(0));
-    statistics = fold_running({bn_weight, bn_bias, running.mean, running.var}, eps, x);
+    statistics = fold_running({bn_weight, bn_bias, running.mean, running.var},
+                              TensorOptionals({running.num_batches_tracked}), eps, x);
   }
   const bool differentiates = will_differentiate(x, dw_weight, dw_bias, bn_weight, bn_bias, pw_weight, pw_bias);
   if (!differentiates) recompute = true;
@@ -72,7 +73,8 @@ Tensor conv_bn_act_composite(const Tensor& x, const Tensor& weight, const Option
   if (!training && running.mean) {
     check_batch_norm_vector("bn_weight", bn_weight, x, weight.sym_size(0));
     check_batch_norm_vector("bn_bias", bn_bias, x, weight.sym_size(0));
-    statistics = fold_running({bn_weight, bn_bias, running.mean, running.var}, eps, x);
+    statistics = fold_running({bn_weight, bn_bias, running.mean, running.var},
+                              TensorOptionals({running.num_batches_tracked}), eps, x);
   }
   const auto [y, batch_statistics] =
       conv_bn_act_forward(x, weight, bn_weight, bn_bias, statistics, eps, activation, stride, padding, dilation);
@@ -122,7 +124,7 @@ Tensor conv_chain_of_types(const Tensor& x, at::TensorList weights, const Tensor
   check_list_sizes({weights, biases, bn_parameters}, options);
 
   std::vector<RunningUpdate> updates;
-  TensorOptionals running;
+  TensorOptionals running, counters;
   std::vector<double> running_eps;
   for (std::size_t i = 0; i < weights.size(); ++i) {
     check_part("stages", i, [&] {
@@ -140,12 +142,13 @@ Tensor conv_chain_of_types(const Tensor& x, at::TensorList weights, const Tensor
       check_batch_norm_vector("bn bias", bns.get(5 * i + 1), x, weights[i].sym_size(0));
     });
     for (std::size_t j = 0; j < 4; ++j) running.push_back(bns.get(5 * i + j));
+    counters.push_back(own.num_batches_tracked);
     running_eps.push_back(eps[i]);
   }
   check(running_eps.empty() || running_eps.size() == updates.size(),
         "running_mean: some of the BatchNorms have running statistics and others do not; give all or none");
   OptionalTensor statistics;
-  if (!running_eps.empty()) statistics = fold_running(running, running_eps, x);
+  if (!running_eps.empty()) statistics = fold_running(running, counters, running_eps, x);
 
   const bool differentiates = will_differentiate(x, weights, biases, bn_parameters);
   const BlockLayout layout = layout_of_chain(x, weights, options, differentiates);

@@ -112,7 +112,7 @@ Tensor inverted_residual_composite(const Tensor& x, const OptionalTensor& expand
   std::array<std::optional<double>, 3> momenta;
   if (momentum) std::ranges::copy(three_of("momentum", *momentum), momenta.begin());
 
-  TensorOptionals bn_parameters, running;
+  TensorOptionals bn_parameters, running, counters;
   const std::size_t first = expand_weight ? 0 : 1;
   for (std::size_t i = 0; i < norms.size(); ++i) {
     bn_parameters.push_back(norms[i].weight);
@@ -124,12 +124,13 @@ Tensor inverted_residual_composite(const Tensor& x, const OptionalTensor& expand
     for (const OptionalTensor& vector : {norms[i].weight, norms[i].bias, norms[i].running.mean, norms[i].running.var}) {
       running.push_back(vector);
     }
+    counters.push_back(norms[i].running.num_batches_tracked);
   }
   check(running.empty() || running.size() == 4 * (norms.size() - first),
         "running_mean: some of the BatchNorms have running statistics and others do not; give all or none");
 
   OptionalTensor statistics;
-  if (!running.empty()) statistics = fold_running(running, at::ArrayRef<double>(epsilons).slice(first), x);
+  if (!running.empty()) statistics = fold_running(running, counters, at::ArrayRef<double>(epsilons).slice(first), x);
   const bool keep = will_differentiate(x, expand_weight, dw_weight, project_weight, norms[0].weight, norms[0].bias,
                                        norms[1].weight, norms[1].bias, norms[2].weight, norms[2].bias, se_reduce_weight,
                                        se_reduce_bias, se_expand_weight, se_expand_bias);

@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import warnings
 import weakref
 
 import pytest
@@ -81,6 +82,23 @@ def train(model, x):
     model.eval()
 
 
+def train_layers(model, x):
+    """By themselves, as where one has a hook: PyTorch's operator does not count what it does to running statistics."""
+    hooks = [norm.register_forward_hook(lambda *_: None) for norm in norms(model)]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".* runs unfused, because .*")
+        train(model, 3 * x + 1)
+    for hook in hooks:
+        hook.remove()
+
+
+def train_norms(model, x):
+    for norm in norms(model):
+        with torch.no_grad():
+            norm.train()(torch.randn(2, norm.num_features, 4, 4) + 3)
+        norm.eval()
+
+
 def fine_tune(model, x):
     """With statistics as they are, and an optimizer of which PyTorch counts nothing."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=True)
@@ -114,7 +132,9 @@ def other_data(model, x):
         norm.weight.data = norm.weight.detach() * 3
 
 
-@pytest.mark.parametrize("change", [load, train, fine_tune, write, average, replace, other_data])
+@pytest.mark.parametrize(
+    "change", [load, train, train_layers, train_norms, fine_tune, write, average, replace, other_data]
+)
 def test_changes_are_seen(network, x, change):
     """As if nothing had been folded; and folded again, the new values are kept."""
     plain = copy.deepcopy(network)
@@ -142,6 +162,21 @@ def test_what_pytorch_does_not_count_wants_folding_again(network, x):
     expected = copy.deepcopy(network)(x)
     fusedsc.fold_batch_norms(network, x)
     assert torch.equal(network(x), expected)
+
+
+def test_tensors_of_inference_mode(network, x):
+    """PyTorch counts nothing that is written into them: nothing is kept."""
+    with torch.inference_mode():
+        network = copy.deepcopy(network)
+    with pytest.warns(UserWarning, match="no fused block with running statistics ran"):
+        fusedsc.fold_batch_norms(network, x)
+    before, old = folds_of(network, x)
+    assert before > 5
+    with torch.inference_mode():
+        network.load_state_dict({name: 2 * value for name, value in network.state_dict().items()})
+        expected = copy.deepcopy(network)(x)
+    assert torch.equal(folds_of(network, x)[1], expected)
+    assert not torch.allclose(old, expected)
 
 
 def test_types_are_kept_apart(network, x):

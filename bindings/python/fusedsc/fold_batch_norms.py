@@ -28,11 +28,16 @@ def fold_batch_norms(model: Model, *inputs: Any, **keywords: Any) -> Model:
     block, which counts where images are few. Folded, they read what they kept, ordinary calls as well as
     graphs that are captured afterwards. Nothing else changes, and results have the same bits.
 
-    A block computes them anew at every call, as if it had never been folded, once it ran in training mode or with
-    gradients, ``load_state_dict`` or ``.half()`` changed it, or another operator wrote into it. **What PyTorch does not
-    count goes unnoticed**: fused optimizers and ``parameter.data``, without a call with gradients before. Neither does
-    a graph notice anything that changes after it was captured. Fold again then: graphs that were captured while the
-    model was folded read what is kept now.
+    A block computes them anew at every call, as if it had never been folded, once it or its BatchNorms ran in training
+    mode, it ran fused with gradients, ``load_state_dict`` or ``.half()`` changed it, or another operator wrote into it.
+    **What PyTorch does not count goes unnoticed**: fused optimizers and ``parameter.data``, without a fused call with
+    gradients before (under ``torch.compile``, ``torch.func``, or with hooks in a block it is none); what is written
+    through ``.numpy()`` or by another process; and the training steps that a CUDA graph replays, those of
+    :func:`fusedsc.graphed_step` among them. Neither does a graph notice anything that changes after it was captured.
+    Fold again then: graphs that were captured while the model was folded read what is kept now.
+
+    Nothing is kept of tensors that ``torch.inference_mode`` made, as PyTorch counts no change of them; and
+    ``torch.utils.swap_tensors`` refuses those that something is kept of.
 
     Args:
         model: in eval mode, with blocks that :func:`fusedsc.swap` made, or :mod:`fusedsc.nn` has. What is not such a
