@@ -8,6 +8,7 @@
 #include <atomic>
 #include <map>
 #include <mutex>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -34,6 +35,9 @@ struct Seen {
   bool is(const std::optional<at::Tensor>& other) const {
     return other.has_value() == tensor.has_value() &&
            (!other || tensor->_unsafe_get_target() == other->unsafeGetTensorImpl());
+  }
+  bool is_among(const std::unordered_set<const c10::TensorImpl*>& tensors) const {
+    return tensor && tensors.contains(tensor->_unsafe_get_target());
   }
   bool is_unchanged(const Seen& now) const { return data == now.data && version == now.version; }
 };
@@ -118,9 +122,18 @@ at::Tensor keep(const at::Tensor& variance, const BatchNormVectors& batch_norms,
   return kept->statistics;
 }
 
-/// All that is kept of these BatchNorms, by their running variances, is read no more.
-void forget_folded(at::TensorList running_vars) {
-  for (const at::Tensor& variance : running_vars) forget_kept(variance);
+/// All that is kept of BatchNorms that have one of these is read no more.
+void forget_folded(at::TensorList tensors) {
+  if (!is_any_kept) return;
+  std::unordered_set<const c10::TensorImpl*> changed;
+  for (const at::Tensor& tensor : tensors) changed.insert(tensor.unsafeGetTensorImpl());
+  const std::lock_guard lock(mutex);
+  for (auto& [key, blocks] : all) {
+    for (Kept& kept : blocks.kept) {
+      if (std::ranges::any_of(kept.vectors, [&](const Seen& one) { return one.is_among(changed); }))
+        kept.is_valid = false;
+    }
+  }
 }
 
 std::int64_t set_keeping(bool on) {
@@ -162,7 +175,7 @@ void forget_kept(const std::optional<at::Tensor>& running_var) {
 
 TORCH_LIBRARY_FRAGMENT(fusedsc, m) {
   m.def("_keep_folded(bool on) -> int", translated<set_keeping>);
-  m.def("_forget_folded(Tensor[] running_vars) -> ()", translated<forget_folded>);
+  m.def("_forget_folded(Tensor[] tensors) -> ()", translated<forget_folded>);
 }
 
 }  // namespace fusedsc::aten

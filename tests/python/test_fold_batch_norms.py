@@ -106,6 +106,17 @@ def fine_tune(model, x):
     optimizer.step()
 
 
+def optimize(model, x):
+    """Without a fused block that has gradients: they are another one's."""
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    torch.optim.Adam(model.parameters(), lr=0.1, fused=True).step()
+
+
+def fine_tune_compiled(model, x):
+    fine_tune(torch.compile(model, backend="aot_eager"), x)
+
+
 def write(model, x):
     with torch.no_grad():
         for norm in norms(model):
@@ -133,7 +144,20 @@ def other_data(model, x):
 
 
 @pytest.mark.parametrize(
-    "change", [load, train, train_layers, train_norms, fine_tune, write, average, replace, other_data]
+    "change",
+    [
+        load,
+        train,
+        train_layers,
+        train_norms,
+        fine_tune,
+        optimize,
+        fine_tune_compiled,
+        write,
+        average,
+        replace,
+        other_data,
+    ],
 )
 def test_changes_are_seen(network, x, change):
     """As if nothing had been folded; and folded again, the new values are kept."""

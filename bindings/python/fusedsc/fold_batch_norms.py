@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from typing import Any, TypeVar
 
 import torch
 from torch import nn
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 from .arguments import module
 
@@ -29,12 +31,12 @@ def fold_batch_norms(model: Model, *inputs: Any, **keywords: Any) -> Model:
     graphs that are captured afterwards. Nothing else changes, and results have the same bits.
 
     A block computes them anew at every call, as if it had never been folded, once it or its BatchNorms ran in training
-    mode, it ran fused with gradients, ``load_state_dict`` or ``.half()`` changed it, or another operator wrote into it.
-    **What PyTorch does not count goes unnoticed**: fused optimizers and ``parameter.data``, without a fused call with
-    gradients before (under ``torch.compile``, ``torch.func``, or with hooks in a block it is none); what is written
-    through ``.numpy()`` or by another process; and the training steps that a CUDA graph replays, those of
-    :func:`fusedsc.graphed_step` among them. Neither does a graph notice anything that changes after it was captured.
-    Fold again then: graphs that were captured while the model was folded read what is kept now.
+    mode, it ran with gradients, an optimizer of ``torch.optim`` made a step with its parameters, ``load_state_dict`` or
+    ``.half()`` changed it, or another operator wrote into it. **What PyTorch does not count goes unnoticed**: what is
+    written through ``parameter.data``, ``.numpy()`` or by another process, a fused optimizer whose step is compiled,
+    and training steps that a CUDA graph replays, those of :func:`fusedsc.graphed_step` among them. Neither does a graph
+    notice anything that changes after it was captured. Fold again then: graphs that were captured while the model was
+    folded read what is kept now.
 
     Nothing is kept of tensors that ``torch.inference_mode`` made, as PyTorch counts no change of them; and
     ``torch.utils.swap_tensors`` refuses those that something is kept of.
@@ -57,6 +59,7 @@ def fold_batch_norms(model: Model, *inputs: Any, **keywords: Any) -> Model:
         raise ValueError("model: it is in training mode, where statistics are the batch's; call model.eval() first")
     if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
         raise RuntimeError("fold_batch_norms: a CUDA graph is being captured; call it before")
+    _notice_optimizers()
     torch.ops.fusedsc._keep_folded(True)
     try:
         with torch.inference_mode(False), torch.no_grad():
@@ -83,6 +86,19 @@ def unfold_batch_norms(model: Model) -> Model:
     variances = [norm.running_var for norm in _batch_norms(model)]
     torch.ops.fusedsc._forget_folded(variances)
     return model
+
+
+@functools.cache
+def _notice_optimizers() -> None:
+    """From now on: PyTorch does not count what fused ones write."""
+    register_optimizer_step_post_hook(_forget_optimized)
+
+
+def _forget_optimized(optimizer: Optimizer, args: tuple, kwargs: dict) -> None:
+    if not torch.compiler.is_compiling():
+        parameters = [one for group in optimizer.param_groups for one in group["params"]]
+        # Of other classes nothing is kept, and they may not know the operator.
+        torch.ops.fusedsc._forget_folded([one for one in parameters if type(one) in (nn.Parameter, torch.Tensor)])
 
 
 def _batch_norms(model: nn.Module) -> list[nn.Module]:
