@@ -1,6 +1,7 @@
 #include "kept_statistics.h"
 
 #include <ATen/core/grad_mode.h>
+#include <c10/core/InferenceMode.h>
 #include <c10/util/intrusive_ptr.h>
 #include <torch/library.h>
 
@@ -150,7 +151,12 @@ at::Tensor kept_or_folded(const BatchNormVectors& batch_norms, const BatchNormVe
   const std::optional<at::Tensor> variance = batch_norms.get(3);
   if (!variance || !are_plain(batch_norms) || !are_plain(counters)) return fold();
   const std::lock_guard lock(mutex);
-  if (is_keeping) return keep(*variance, batch_norms, counters, eps, fold());
+  if (is_keeping) {
+    // What is kept is written again when it is folded again, which is not allowed of a tensor that inference_mode made.
+    const c10::InferenceMode normal(false);
+    const at::NoGradGuard no_grad;
+    return keep(*variance, batch_norms, counters, eps, fold());
+  }
   const auto blocks = all.find(variance->unsafeGetTensorImpl());
   if (blocks == all.end()) return fold();
   Kept* kept = find(blocks->second, batch_norms, eps, accumulation);

@@ -203,6 +203,20 @@ def test_tensors_of_inference_mode(network, x):
     assert not torch.allclose(old, expected)
 
 
+def test_folded_within_inference_mode(network, x):
+    """Whose images may be written in place there only; and folded again without it."""
+    model = nn.Sequential(nn.ReLU(inplace=True), network).eval()
+    with torch.inference_mode():
+        images = x.clone()
+        fusedsc.fold_batch_norms(model, images)
+    for _ in range(2):
+        count, y = folds_of(model, images.clone())
+        assert count == 0
+        assert torch.equal(y, copy.deepcopy(model)(images.clone()))
+        write(model, x)
+        fusedsc.fold_batch_norms(model, x.clone())
+
+
 def test_types_are_kept_apart(network, x):
     """Half a network is another one's tensors, double another type's statistics."""
     fusedsc.fold_batch_norms(network, x)

@@ -62,13 +62,14 @@ def fold_batch_norms(model: Model, *inputs: Any, **keywords: Any) -> Model:
     _notice_optimizers()
     torch.ops.fusedsc._keep_folded(True)
     try:
-        with torch.inference_mode(False), torch.no_grad():
+        with torch.no_grad():
             model(*inputs, **keywords)
     finally:
         count = torch.ops.fusedsc._keep_folded(False)
     if count == 0:
         warnings.warn(
-            "fusedsc.fold_batch_norms: no fused block with running statistics ran; fusedsc.swap makes them",
+            "fusedsc.fold_batch_norms: no fused block with running statistics ran; fusedsc.swap makes them "
+            "(nothing is kept of BatchNorms that torch.inference_mode made)",
             stacklevel=2,
         )
     return model
