@@ -297,7 +297,9 @@ def test_wrong_configs(config, message):
                 getattr(functional, name)(*arguments, **options, **more, config=config)
 
 
-@pytest.mark.parametrize(("configs", "message"), [(0, "configs: it is 0; give"), ("two", "configs: it is")])
+@pytest.mark.parametrize(
+    ("configs", "message"), [(0, "configs: it is 0; give"), (10**30, "configs: it is 1000"), ("two", "configs: it is")]
+)
 def test_wrong_numbers_of_configs(configs, message):
     with pytest.raises(ValueError, match=message):
         optimized(image(), configs=configs)

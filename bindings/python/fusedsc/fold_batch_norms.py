@@ -66,6 +66,9 @@ def fold_batch_norms(model: Model, *inputs: Any, **keywords: Any) -> Model:
             model(*inputs, **keywords)
     finally:
         count = torch.ops.fusedsc._keep_folded(False)
+    for device in {norm.running_var.device for norm in _batch_norms(model)}:
+        if device.type == "cuda":  # whatever stream reads what is kept
+            torch.cuda.synchronize(device)
     if count == 0:
         warnings.warn(
             "fusedsc.fold_batch_norms: no fused block with running statistics ran; fusedsc.swap makes them "

@@ -78,8 +78,8 @@ def optimize(
             ``sample`` holds something else than tensors; ``configs`` is no number from 1 on.
     """
     inputs = _checked(model, sample)
-    if integer("configs", configs) < 1:
-        raise ValueError(f"configs: it is {configs}; give how many are tried, at least 1")
+    if not 1 <= integer("configs", configs) < 2**31:
+        raise ValueError(f"configs: it is {configs}; give how many are tried, at least 1 and less than 2**31")
     optimized = copy.deepcopy(model)
     regions = list(find_regions(optimized))
     with torch.no_grad():
