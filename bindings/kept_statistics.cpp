@@ -64,6 +64,9 @@ std::atomic<bool> is_any_kept = false;
 /// Whether this thread is in fusedsc.fold_batch_norms, and how many blocks it has met there.
 thread_local bool is_keeping = false;
 thread_local std::int64_t met = 0;
+/// Running variances of BatchNorms that trained or ran with gradients, while this thread records them: for a graph,
+/// whose replays nobody else notices.
+thread_local std::optional<std::vector<at::Tensor>> trained;
 
 std::vector<Seen> seen(const BatchNormVectors& batch_norms) {
   std::vector<Seen> result;
@@ -142,13 +145,22 @@ std::int64_t set_keeping(bool on) {
   return std::exchange(met, 0);
 }
 
+std::vector<at::Tensor> record_trained(bool on) {
+  std::vector<at::Tensor> found;
+  if (trained) found = *std::move(trained);
+  trained.reset();
+  if (on) trained.emplace();
+  return found;
+}
+
 }  // namespace
 
 at::Tensor kept_or_folded(const BatchNormVectors& batch_norms, const BatchNormVectors& counters,
                           at::ArrayRef<double> eps, at::ScalarType accumulation,
                           const std::function<at::Tensor()>& fold) {
-  if (!is_any_kept && !is_keeping) return fold();
+  if (!is_any_kept && !is_keeping && !trained) return fold();
   const std::optional<at::Tensor> variance = batch_norms.get(3);
+  if (trained && variance && at::GradMode::is_enabled()) trained->push_back(*variance);
   if (!variance || !are_plain(batch_norms) || !are_plain(counters)) return fold();
   const std::lock_guard lock(mutex);
   if (is_keeping) {
@@ -168,7 +180,9 @@ at::Tensor kept_or_folded(const BatchNormVectors& batch_norms, const BatchNormVe
 }
 
 void forget_kept(const std::optional<at::Tensor>& running_var) {
-  if (!is_any_kept || !running_var) return;
+  if (!running_var) return;
+  if (trained) trained->push_back(*running_var);
+  if (!is_any_kept) return;
   const std::lock_guard lock(mutex);
   for (auto& [key, blocks] : all) {
     for (Kept& kept : blocks.kept) {
@@ -182,6 +196,7 @@ void forget_kept(const std::optional<at::Tensor>& running_var) {
 TORCH_LIBRARY_FRAGMENT(fusedsc, m) {
   m.def("_keep_folded(bool on) -> int", translated<set_keeping>);
   m.def("_forget_folded(Tensor[] tensors) -> ()", translated<forget_folded>);
+  m.def("_record_trained(bool on) -> Tensor[]", translated<record_trained>);
 }
 
 }  // namespace fusedsc::aten

@@ -12,6 +12,7 @@ from torch import nn
 from torchvision.models import get_model
 
 import fusedsc
+from fusedsc.fold_batch_norms import trained_by_graph
 
 NETWORKS = {
     "mobilenet_v2": lambda: get_model("mobilenet_v2", width_mult=0.35, num_classes=10),
@@ -310,6 +311,54 @@ def test_wrong_arguments(network, x):
     with pytest.raises(TypeError, match="missing 1 required positional argument"):
         fusedsc.fold_batch_norms(network.eval())
     assert folds_of(network, x)[0] > 5, "a call that failed has left something on"
+
+
+def test_what_a_step_trains_is_recorded(network, x):
+    """For graphs: nobody else sees what a replay trains."""
+
+    def recorded(run):
+        torch.ops.fusedsc._record_trained(True)
+        run()
+        found = torch.ops.fusedsc._record_trained(False)
+        assert torch.ops.fusedsc._record_trained(False) == []
+        return {one.data_ptr() for one in found}
+
+    everything = {norm.running_var.data_ptr() for norm in norms(network)[1:]}  # the first may be PyTorch's own
+    assert recorded(lambda: folds_of(network, x)) == set()
+    assert recorded(lambda: network.train()(x)) >= everything
+    first = recorded(lambda: network.eval()(x).sum().backward())
+    assert len(first & everything) > 5, "one of each block"
+    expected = copy.deepcopy(network)
+    fusedsc.fold_batch_norms(network, x)
+    for model in (network, expected):
+        for norm in norms(model):
+            norm.running_var.data.mul_(2)  # as a replay does, uncounted
+    trained_by_graph([norm.running_var for norm in norms(network)])
+    assert torch.equal(folds_of(network, x)[1], folds_of(expected, x)[1])
+
+
+@pytest.mark.gpu_only
+def test_graphed_training_is_noticed(network, x):
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1, fused=True)
+
+    def train_step(images):
+        optimizer.zero_grad()
+        loss = network(images).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    step = fusedsc.graphed_step(train_step, warm_up=1)
+    for _ in range(3):
+        network.train()
+        step(x)
+        network.eval()
+        fusedsc.fold_batch_norms(network, x)
+        old = folds_of(network, x)[1]
+        step(x)
+        found = folds_of(network, x)[1]
+        assert torch.equal(found, folds_of(copy.deepcopy(network), x)[1])
+        assert not torch.equal(found, old)
 
 
 @pytest.mark.gpu_only

@@ -34,7 +34,7 @@ def fold_batch_norms(model: Model, *inputs: Any, **keywords: Any) -> Model:
     mode, it ran with gradients, an optimizer of ``torch.optim`` made a step with its parameters, ``load_state_dict`` or
     ``.half()`` changed it, or another operator wrote into it. **What PyTorch does not count goes unnoticed**: what is
     written through ``parameter.data``, ``.numpy()`` or by another process, a fused optimizer whose step is compiled,
-    and training steps that a CUDA graph replays, those of :func:`fusedsc.graphed_step` among them. Neither does a graph
+    and training steps that a CUDA graph replays, but for those of :func:`fusedsc.graphed_step`. Neither does a graph
     notice anything that changes after it was captured. Fold again then: graphs that were captured while the model was
     folded read what is kept now.
 
@@ -90,6 +90,12 @@ def unfold_batch_norms(model: Model) -> Model:
     variances = [norm.running_var for norm in _batch_norms(model)]
     torch.ops.fusedsc._forget_folded(variances)
     return model
+
+
+def trained_by_graph(running_vars: list[torch.Tensor]) -> None:
+    """A graph has been replayed that trains BatchNorms with these; where nothing was ever folded, in no time."""
+    if _notice_optimizers.cache_info().currsize:
+        torch.ops.fusedsc._forget_folded(running_vars)
 
 
 @functools.cache

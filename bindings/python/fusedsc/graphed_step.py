@@ -12,7 +12,9 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from . import _library
 from .arguments import described, positive
+from .fold_batch_norms import trained_by_graph
 
 __all__ = ["GraphedStep", "graphed_step"]
 
@@ -80,6 +82,7 @@ class GraphedStep:
         self._graph: torch.cuda.CUDAGraph | None = None
         self._inputs: list[Tensor] = []
         self._outputs: Any = None
+        self._trained: list[Tensor] = []
 
     @property
     def captured(self) -> bool:
@@ -113,6 +116,7 @@ class GraphedStep:
                 elif tensors:
                     torch._foreach_copy_(self._inputs, tensors, non_blocking=True)
                 self._graph.replay()
+                trained_by_graph(self._trained)
                 outputs = self._outputs
             return pytree.tree_map_only(Tensor, Tensor.clone, outputs)
 
@@ -167,7 +171,7 @@ class GraphedStep:
             graph.capture_begin(pool, capture_error_mode="thread_local")
             try:
                 try:
-                    outputs = self._function(*inputs)
+                    outputs, self._trained = _recorded(self._function, inputs)
                     _check_results(outputs)
                     outputs = pytree.tree_map_only(Tensor, Tensor.detach, outputs)
                 except Exception:
@@ -189,6 +193,18 @@ class GraphedStep:
 
 _FAILED: list[torch.cuda.CUDAGraph] = []
 """PyTorch's allocators may go on asking a graph whether a stream is its own: it must not be freed."""
+
+
+def _recorded(function: Callable[..., Any], inputs: tuple) -> tuple[Any, list[Tensor]]:
+    """Its results, and the running variances of the fused BatchNorms that it trains."""
+    if _library.problem is not None:
+        return function(*inputs), []
+    torch.ops.fusedsc._record_trained(True)
+    try:
+        outputs = function(*inputs)
+    finally:
+        trained = torch.ops.fusedsc._record_trained(False)
+    return outputs, trained
 
 
 def _end(graph: torch.cuda.CUDAGraph, pool: tuple[int, int]) -> None:
