@@ -15,10 +15,10 @@ SMOOTH_ACTIVATIONS = ("identity", "silu", "gelu")
 
 
 def operators_of_tensors() -> set[str]:
-    """The names of all of fusedsc's operators that make tensors; others say what there is, and choose."""
+    """The names of all of fusedsc's operators that make tensors; others say what there is or what ran, and choose."""
     names = {name.split("::")[1].split(".")[0] for name in torch._C._dispatch_get_all_op_names() if "fusedsc::" in name}
     returns = {name: getattr(torch.ops.fusedsc, name).default._schema.returns for name in names}
-    returns = {name: values for name, values in returns.items() if not name.startswith("_tune_")}
+    returns = {name: values for name, values in returns.items() if not name.startswith(("_tune_", "_record_"))}
     return {name for name in returns if any("Tensor" in str(value.type) for value in returns[name])}
 
 
