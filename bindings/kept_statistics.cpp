@@ -182,15 +182,7 @@ at::Tensor kept_or_folded(const BatchNormVectors& batch_norms, const BatchNormVe
 void forget_kept(const std::optional<at::Tensor>& running_var) {
   if (!running_var) return;
   if (trained) trained->push_back(*running_var);
-  if (!is_any_kept) return;
-  const std::lock_guard lock(mutex);
-  for (auto& [key, blocks] : all) {
-    for (Kept& kept : blocks.kept) {
-      for (std::size_t i = 3; i < kept.vectors.size(); i += 4) {
-        if (kept.vectors[i].is(running_var)) kept.is_valid = false;
-      }
-    }
-  }
+  forget_folded(*running_var);
 }
 
 TORCH_LIBRARY_FRAGMENT(fusedsc, m) {
