@@ -1,4 +1,9 @@
-"""As if times were what a test wants: what ``fusedsc.sparse.optimize`` chooses must not depend on the machine."""
+"""As if times were what a test wants: what ``fusedsc.sparse.optimize`` chooses must not depend on the machine. And what
+it makes, saved and loaded."""
+
+import io
+
+import torch
 
 FASTEST = {
     "pecr": ("pecr", "ecr", "dense", "own"),
@@ -25,3 +30,14 @@ def times_of(way, whole="sparse", output="dense", block="layers"):
         return [{name: 10.0 * (1 + order.index(name)) for name in ways}] * 3
 
     return times
+
+
+def saved(model) -> bytes:
+    """The whole of it, not its state."""
+    file = io.BytesIO()
+    torch.save(model, file)
+    return file.getvalue()
+
+
+def loaded(content: bytes):
+    return torch.load(io.BytesIO(content), weights_only=False)

@@ -1,11 +1,11 @@
 """fusedsc.sparse.optimize: our own dense convolutions as a choice, and blocks that fusedsc.swap has fused."""
 
 import copy
-import io
 
 import pytest
 import torch
 import torchvision
+from sparse_choices import loaded, saved
 from test_sparse_optimize import choices, image, network
 from torch import nn
 
@@ -125,10 +125,7 @@ def test_optimized_fused_blocks_go_on_as(way, choose):
         if way == "copied":
             again = copy.deepcopy(optimized)
         elif way == "saved":
-            file = io.BytesIO()
-            torch.save(optimized, file)
-            file.seek(0)
-            again = torch.load(file, weights_only=False)
+            again = loaded(saved(optimized))
         elif way == "exported":
             again = torch.export.export(optimized, (x,)).module()
         else:

@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from devices import device
+from sparse_choices import loaded, saved
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -148,10 +149,7 @@ def test_goes_on_as(way, output, fastest):
         if way == "copied":
             again = copy.deepcopy(fast)
         elif way == "saved":
-            file = io.BytesIO()
-            torch.save(fast, file)
-            file.seek(0)
-            again = torch.load(file, weights_only=False)
+            again = loaded(saved(fast))
         elif way == "exported":
             file = io.BytesIO()
             torch.export.save(torch.export.export(fast, (x,)), file)

@@ -1,13 +1,13 @@
 """fusedsc.sparse.optimize: what it finds, chooses, fuses and says, and that results stay what they were."""
 
 import copy
-import io
 
 import pytest
 import torch
 import torch.nn.functional as F
 import torchvision
 from devices import device
+from sparse_choices import loaded, saved
 from torch import nn
 
 import fusedsc
@@ -335,11 +335,9 @@ def test_goes_on_as(way, output, choose):
         if way == "copied":
             again = copy.deepcopy(optimized)
         elif way == "saved":
-            file = io.BytesIO()
-            torch.save(optimized, file)
-            assert len(file.getvalue()) < 2 * sum(t.nbytes for t in optimized.state_dict().values()) + 100_000
-            file.seek(0)
-            again = torch.load(file, weights_only=False)
+            content = saved(optimized)
+            assert len(content) < 2 * sum(t.nbytes for t in optimized.state_dict().values()) + 100_000
+            again = loaded(content)
         elif way == "exported":
             exported = torch.export.export(optimized, (x,))
             assert str(exported.graph).count("fusedsc._sparse_conv2d_to_compressed") == (
