@@ -12,6 +12,7 @@ parts, sizes, types and modes in bindings/python/fusedsc/matching/measured/<devi
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -29,7 +30,7 @@ from .measure import Machine, commit, keep_freed_memory, machine_of
 from .records import write_atomically
 from .workloads import LAYOUTS, Run
 
-BATCH = {"cpu": 2, "cuda": 64}
+BATCHES = {"cpu": (2,), "cuda": (64, 256)}
 DTYPES = {"cpu": ("float32",), "cuda": ("float16", "float32")}
 # On GPUs both sides are fast in channels_last only; on CPUs users have either, and each side's better one counts.
 PLACES = {"cpu": ("contiguous", "channels_last"), "cuda": ("channels_last",)}
@@ -45,6 +46,15 @@ class Shape:
     size: int
     kernel: int = 3
     stride: int = 1
+
+    @property
+    def inputs(self) -> int:
+        """That its first convolution reads."""
+        if self.part.startswith("image"):
+            return 3
+        if self.part.startswith("pointwise-depthwise"):
+            return self.channels // NARROWER
+        return self.channels // 2 if self.part.startswith("depthwise-pointwise") else self.channels
 
 
 NARROWER = 6  # than an expansion is what it is made of
@@ -126,13 +136,14 @@ def main(arguments: list[str] | None = None) -> int:
     dtypes = options.dtype or DTYPES[machine.torch_device]
     # Of an image's convolution swap decides on a CPU when it is called.
     shapes = [s for s in SHAPES if s.part in options.part and (machine.torch_device != "cpu" or "image" not in s.part)]
-    cases = [(shape, dtype, mode) for dtype in dtypes for shape in shapes for mode in ("train", "eval")]
+    batches, modes = BATCHES[machine.torch_device], ("train", "eval")
+    cases = list(itertools.product(shapes, batches, dtypes, modes))
     rows: dict[tuple, Row] = {}
     # In passes, as whatever else runs on a machine comes and goes in seconds.
     for case in tqdm(cases * options.passes, unit=" parts", dynamic_ncols=True):
         rows[case] = least_of(measure(machine, *case), rows.get(case))
     for row in rows.values():
-        shape = f"{row.channels:5} x {row.size:<3} {row.kernel}x{row.kernel}, stride {row.stride}"
+        shape = f"{row.batch:3} x {row.channels:5} x {row.size:<3} {row.kernel}x{row.kernel}, stride {row.stride}"
         times = f"{row.ours_us:.0f} us, PyTorch {row.pytorch_us:.0f}"
         print(f"{row.ratio:5.2f}  {row.mode:5} {row.dtype:8}{shape}  {row.part}: {times}")
     if not options.print:
@@ -167,35 +178,37 @@ def least_of(row: Row, other: Row | None) -> Row:
     return replace(row, **times)
 
 
-def measure(machine: Machine, shape: Shape, dtype: str, mode: str) -> Row:
+def measure(machine: Machine, shape: Shape, batch: int, dtype: str, mode: str) -> Row:
     """Both sides in turns, and the least time of each: other programs only ever add."""
     least: dict[str, float] = {}
     with machine.building():
         for layout in PLACES[machine.torch_device]:
             samplers = {
-                side: machine.sampler(run, sets) for side, run, sets in sides(machine, shape, dtype, mode, layout)
+                side: machine.sampler(run, sets)
+                for side, run, sets in sides(machine, shape, batch, dtype, mode, layout)
             }
             for _ in range(ROUNDS):
                 for side, sample in samplers.items():
                     least[side] = min(sample(), least.get(side, float("inf")))
     times = {f"{side}_us": float(f"{1e6 * seconds:.4g}") for side, seconds in least.items()}
-    return Row(shape.part, shape.channels, shape.kernel, shape.stride, shape.size, dtype, mode, **times)
+    return Row(**asdict(shape), inputs=shape.inputs, batch=batch, dtype=dtype, mode=mode, **times)
 
 
-def sides(machine: Machine, shape: Shape, dtype: str, mode: str, layout: str) -> Iterator[tuple[str, Run, int]]:
+def sides(
+    machine: Machine, shape: Shape, batch: int, dtype: str, mode: str, layout: str
+) -> Iterator[tuple[str, Run, int]]:
     """What is timed, and how many sets of tensors it goes through."""
     where = {"device": machine.torch_device, "dtype": getattr(torch, dtype)}
     plain = nn.Sequential(*BUILDERS[shape.part](shape)).to(**where).to(memory_format=LAYOUTS[layout])
     plain.train(mode == "train")
     fused = fusedsc.swap(plain, verbose=False, replace_slower=True)
-    batch, size = BATCH[machine.torch_device], shape.size * shape.stride
-    inputs = next(m.in_channels for m in plain.modules() if isinstance(m, nn.Conv2d))
+    size = shape.size * shape.stride
     needs_grad = mode == "train" and "image" not in shape.part
 
     def some(*sizes: int) -> torch.Tensor:
         return torch.randn(*sizes, **where).contiguous(memory_format=LAYOUTS[layout])
 
-    x = some(batch, inputs, size, size)
+    x = some(batch, shape.inputs, size, size)
     with torch.no_grad():
         y = plain(x)
     sets = machine.sets_of(x.nbytes + y.nbytes)
@@ -224,7 +237,7 @@ def write(machine: Machine, kept: Sequence[Row], rows: list[Row], more: bool) ->
     path = FOLDER / f"{machine.device}.json"
 
     def key(row: Row) -> tuple:
-        return (row.dtype, row.part, row.kernel, row.stride, row.channels, row.size, row.mode)
+        return (row.dtype, row.part, row.kernel, row.stride, row.channels, row.inputs, row.size, row.batch, row.mode)
 
     merged = {key(row): row for row in kept}
     merged |= {key(row): least_of(row, merged.get(key(row)) if more else None) for row in rows}

@@ -127,7 +127,9 @@ def write(model, x):
 def average(model, x):
     other = copy.deepcopy(model)
     write(other, x)
-    averaged = torch.optim.swa_utils.AveragedModel(model, use_buffers=True)
+    # Not its arithmetic mean: PyTorch 2.11 cannot divide the integers of a GPU's num_batches_tracked.
+    halfway = torch.optim.swa_utils.get_ema_multi_avg_fn(0.5)
+    averaged = torch.optim.swa_utils.AveragedModel(model, multi_avg_fn=halfway, use_buffers=True)
     averaged.module = model
     averaged.n_averaged += 1
     averaged.update_parameters(other)

@@ -20,7 +20,7 @@ from benchmarks import parts as program
 pytestmark = pytest.mark.cpu_only("of files; test_swap_gpu.py trains what is swapped")
 
 PACKAGE = measured.FOLDER
-ROW = Row("depthwise", 64, 3, 1, 28, "float32", "train", ours_us=120.0, pytorch_us=100.0)
+ROW = Row("depthwise", 64, 64, 3, 1, 28, 2, "float32", "train", ours_us=120.0, pytorch_us=100.0)
 SLOWER = "PyTorch is faster here, measured: 1.20 times (cpu; train)"
 
 
@@ -108,9 +108,10 @@ def test_the_program_measures_nothing_for_a_damaged_file(damaged, capsys):
         (ROW, True),
         (replace(ROW, ours_us=117.0), False),  # less than 15% is noise on a CPU
         (replace(ROW, ours_us=80.0), False),
-        (replace(ROW, channels=200), True),
-        (replace(ROW, channels=300), False),  # another factor than four
-        (replace(ROW, channels=128, size=56, kernel=5), False),  # nor is it in all
+        (replace(ROW, inputs=300, channels=300), False),  # another factor than four
+        (replace(ROW, inputs=200, channels=200), True),
+        (replace(ROW, inputs=14), False),  # another expansion
+        (replace(ROW, inputs=128, channels=128, size=56, kernel=5), False),  # nor is it in all
         (replace(ROW, mode="eval"), False),
         (replace(ROW, dtype="float16"), False),
         (replace(ROW, part="pointwise"), False),
@@ -122,9 +123,10 @@ def test_only_what_was_measured_nearby_counts(folder, row, stays):
 
 
 def test_the_nearest_counts(folder):
-    write(folder, replace(ROW, channels=40), replace(ROW, channels=48, ours_us=50.0), replace(ROW, size=100))
+    less, least = replace(ROW, inputs=48, channels=48), replace(ROW, inputs=40, channels=40)
+    write(folder, least, replace(less, ours_us=50.0), replace(ROW, size=100))
     assert left(layer()) == {}
-    write(folder, replace(ROW, channels=48), replace(ROW, channels=40, ours_us=50.0))
+    write(folder, less, replace(least, ours_us=50.0))
     measured._read.cache_clear()
     assert left(layer()) == {"0": SLOWER}
 
@@ -166,6 +168,23 @@ def test_a_model_may_go_to_the_gpu(folder, monkeypatch):
     assert left(layer()) == {}
 
 
+def test_of_a_gpu_it_must_be_slower_at_every_batch(folder, monkeypatch):
+    """And shapes further away than twice say nothing: its last layer of 320 channels to 1280 is no layer of 960."""
+    monkeypatch.setattr(Measurements, "_devices", lambda self: iter(["h100"]))
+    large = replace(ROW, batch=256, ours_us=110.0)
+    write(folder, ROW, large, device="h100")
+    assert left(layer()) == {"0": "PyTorch is faster here, measured: 1.10 times (h100; train)"}
+    write(folder, ROW, replace(large, ours_us=90.0), device="h100")
+    measured._read.cache_clear()
+    assert left(layer()) == {}
+    wide = Row("pointwise", 960, 960, 1, 1, 7, 64, "float32", "train", 140.0, 100.0)
+    write(folder, wide, device="h100")
+    measured._read.cache_clear()
+    for inputs, outputs, stays in ((960, 960, True), (960, 1280, True), (320, 1280, False), (400, 400, False)):
+        one = nn.Sequential(nn.Conv2d(inputs, outputs, 1))
+        assert bool(left(one, input_size=(inputs, 7, 7))) == stays
+
+
 def block():
     return nn.Sequential(
         nn.Conv2d(64, 64, 3, padding=1, groups=64), nn.BatchNorm2d(64), nn.ReLU(), nn.Conv2d(64, 96, 1)
@@ -173,10 +192,10 @@ def block():
 
 
 def test_convolutions_of_a_slower_chain_must_gain(folder):
-    chain = Row("depthwise-pointwise, norm", 96, 3, 1, 28, "float32", "train", 120.0, 100.0)
+    chain = Row("depthwise-pointwise, norm", 64, 96, 3, 1, 28, 2, "float32", "train", 120.0, 100.0)
     write(folder, chain)
     assert left(block()) == dict.fromkeys(("0", "3"), SLOWER)  # nothing is known of them
-    gain = Row("depthwise, norm", 64, 3, 1, 28, "float32", "train", 99.0, 100.0)
+    gain = Row("depthwise, norm", 64, 64, 3, 1, 28, 2, "float32", "train", 99.0, 100.0)
     write(folder, chain, gain)
     measured._read.cache_clear()
     fused = fusedsc.swap(block(), input_size=(64, 28, 28), verbose=False)
@@ -197,8 +216,8 @@ def test_layers_within_a_slower_block_are_tried_as_chains(folder):
     """Each in a module of its own, as torchvision's are; what is replaced is not reported to be left."""
     models = pytest.importorskip("torchvision.models")
     network = models.mobilenet_v2(num_classes=10).features[3]
-    whole = Row("pointwise-depthwise-pointwise, norm", 144, 3, 1, 28, "float32", "train", 120.0, 100.0)
-    write(folder, whole, Row("depthwise, norm", 144, 3, 1, 28, "float32", "train", 50.0, 100.0))
+    whole = Row("pointwise-depthwise-pointwise, norm", 24, 144, 3, 1, 28, 2, "float32", "train", 120.0, 100.0)
+    write(folder, whole, Row("depthwise, norm", 144, 144, 3, 1, 28, 2, "float32", "train", 50.0, 100.0))
     report = fusedsc.swap_report(fusedsc.swap(network, input_size=(24, 28, 28), verbose=False))
     assert report.operators == {"conv_chain": 1}
     assert report.replaced == ["conv.1"]
@@ -206,7 +225,7 @@ def test_layers_within_a_slower_block_are_tried_as_chains(folder):
 
 
 def test_synchronised_parts_are_not_measured(folder):
-    write(folder, Row("depthwise-pointwise, norm", 96, 3, 1, 28, "float32", "train", 120.0, 100.0))
+    write(folder, Row("depthwise-pointwise, norm", 64, 96, 3, 1, 28, 2, "float32", "train", 120.0, 100.0))
     assert fusedsc.swap_report(
         fusedsc.swap(nn.SyncBatchNorm.convert_sync_batchnorm(block()), input_size=(64, 28, 28), verbose=False)
     ).operators == {"conv_chain": 1}
@@ -228,7 +247,7 @@ def test_what_is_timed_is_what_swap_finds(shape, monkeypatch):
     fusedsc.swap(model, inplace=True, input_size=(inputs, size, size), verbose=False)
     ((measurements, part, module),) = asked
     geometry = measured.geometry_of(part, module, measurements.positions)
-    assert geometry == Geometry(shape.part, shape.channels, shape.kernel, shape.stride, shape.size)
+    assert geometry == Geometry(shape.part, shape.inputs, shape.channels, shape.kernel, shape.stride, shape.size)
 
 
 def test_the_files_of_the_package(monkeypatch):

@@ -7,7 +7,7 @@ import json
 import math
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from statistics import median
@@ -25,8 +25,9 @@ FOLDER = Path(__file__).parent / "measured"
 CLEARLY, CLEARLY_ON_CPU = 0.97, 0.85
 """PyTorch's time over ours, below which a part stays as it is: less of a difference is noise."""
 
-NEAR = 4.0
-"""A row says nothing of a part that differs from it by more than this factor in all."""
+NEAR, NEAR_ON_CPU = 2.0, 4.0
+"""A row says nothing of a part that differs from it by more than this factor in all. Of a CPU's times arithmetic
+decides, which grows evenly; of a GPU's how tiles fit."""
 
 SHORT_TYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "float16"}
 """As rows name them; 16 bits are 16 bits."""
@@ -38,6 +39,8 @@ class Geometry:
 
     part: str
     """Its convolutions' kinds, one after the other; and what else it has."""
+    inputs: int
+    """What the first convolution reads."""
     channels: int
     """The most that a convolution makes."""
     kernel: int
@@ -52,10 +55,12 @@ class Row:
     """A measurement."""
 
     part: str
+    inputs: int
     channels: int
     kernel: int
     stride: int
     size: int
+    batch: int
     dtype: str
     mode: str
     """"train", forward and backward; or "eval"."""
@@ -69,6 +74,7 @@ class Row:
     def distance(self, geometry: Geometry) -> float:
         """The factor by which they differ, of all numbers together."""
         pairs = [(getattr(self, name), getattr(geometry, name)) for name in ("channels", "kernel", "stride", "size")]
+        pairs.append((self.inputs / self.channels, geometry.inputs / geometry.channels))
         return math.exp(sum(abs(math.log(mine / other)) for mine, other in pairs if other is not None))
 
 
@@ -91,6 +97,7 @@ def geometry_of(part: Part, module: nn.Module, positions: dict[nn.Conv2d, float]
     count = positions.get(spatial)
     return Geometry(
         name,
+        convs[0].in_channels,
         max(conv.out_channels for conv in convs),
         max(spatial.kernel_size),
         max(spatial.stride),
@@ -113,8 +120,9 @@ class Measurements:
 
     def slower(self, part: Part, module: nn.Module, must_gain: bool = False) -> str | None:
         """Why a part of the module shall stay PyTorch's: there it was clearly faster, wherever and in whatever type the
-        part may run. Of measurements the nearest counts, by the logarithms of its numbers; of a part whose size is not
-        known the median of the nearest shape's. None if it is not so, or nothing like it was measured.
+        part may run, at every batch that was measured. Of measurements the nearest counts, by the logarithms of its
+        numbers; of a part whose size is not known the median of the nearest shape's. None if it is not so, or nothing
+        like it was measured.
 
         With ``must_gain``, which is for what belongs to a slower part, it stays unless it was faster somewhere."""
         if any(isinstance(at(module, stage.norm), nn.SyncBatchNorm) for stage in part.stages if stage.norm is not None):
@@ -126,7 +134,12 @@ class Measurements:
         for device in self._devices():
             devices.append(device)
             rows = rows_of(device)
-            own = [_ratio(geometry, rows, name, mode) for name in _types(dtype, rows)]
+            near = NEAR_ON_CPU if device == "cpu" else NEAR
+            own = [
+                _ratio(geometry, [row for row in rows if (row.dtype, row.mode, row.batch) == (name, mode, batch)], near)
+                for name in _types(dtype, rows)
+                for batch in {row.batch for row in rows} or {0}  # nothing is known where there are no rows
+            ]
             least = 1.0 if must_gain else CLEARLY_ON_CPU if device == "cpu" else CLEARLY
             if any(ratio >= least if ratio is not None else not must_gain for ratio in own):
                 return None
@@ -155,17 +168,21 @@ def _types(dtype: torch.dtype, rows: tuple[Row, ...]) -> list[str | None]:
     return [name, "float16"] if name == "float32" and "float16" in measured else [name]
 
 
-def _ratio(geometry: Geometry, rows: tuple[Row, ...], dtype: str | None, mode: str) -> float | None:
-    alike = [row for row in rows if (row.part, row.dtype, row.mode) == (geometry.part, dtype, mode)]
+def _shape(row: Row) -> tuple[int, ...]:
+    return (row.inputs, row.channels, row.kernel, row.stride)
+
+
+def _ratio(geometry: Geometry, rows: Sequence[Row], near: float) -> float | None:
+    """PyTorch's time over ours, of rows of one type, mode and batch."""
+    alike = [row for row in rows if row.part == geometry.part]
     if not alike:
         return None
     nearest = min(alike, key=lambda row: row.distance(geometry))
-    if nearest.distance(geometry) > NEAR:
+    if nearest.distance(geometry) > near:
         return None
     if geometry.size is not None:
         return nearest.ratio
-    shape = (nearest.channels, nearest.kernel, nearest.stride)
-    return median(row.ratio for row in alike if (row.channels, row.kernel, row.stride) == shape)
+    return median(row.ratio for row in alike if _shape(row) == _shape(nearest))
 
 
 def rows_of(device: str) -> tuple[Row, ...]:
