@@ -55,8 +55,8 @@ class Problem {
 
   virtual Taken taken() const = 0;
   /// Choices that can run it, `most` of them: what is taken now, what the prior takes; where there is a ranker, those
-  /// that it predicts to be the fastest; then each kernel by what it would be taken with, then configs from all over
-  /// their lists.
+  /// that it predicts to be the fastest, and in between the kernels that it does not know; then each kernel by what it
+  /// would be taken with, then configs from all over their lists.
   virtual std::vector<std::string> candidates(std::size_t most) const = 0;
   /// Every choice whose kernel can run it, without a try whether its plan fits.
   virtual std::vector<std::string> choices() const = 0;

@@ -279,12 +279,12 @@ class ProblemOf : public Problem {
   }
 
   std::vector<std::string> candidates(std::size_t most) const override {
-    const CompilingAllowed compiling(candidates_are_compiled());
     std::vector<std::string> list;
     const auto offer = [&](const Choice<Arguments>& choice) {
       if (!choice || list.size() >= most) return;
       const std::string text = text_of(choice);
       if (std::find(list.begin(), list.end(), text) != list.end()) return;
+      const CompilingAllowed compiling(candidates_are_compiled());
       try {
         plan_within(choice);
         list.push_back(text);
@@ -293,27 +293,28 @@ class ProblemOf : public Problem {
     };
     offer(find(role_, arguments_, threads).choice);
     offer(role_.prior(arguments_));
-    for (const Choice<Arguments>& choice : ranked(role_, arguments_, threads)) offer(choice);
-    struct Able {
-      const Kernel<Arguments>* kernel;
-      Configs configs;
-      std::vector<std::size_t> places;
-    };
-    std::vector<Able> able;
-    for (const Kernel<Arguments>& kernel : role_.kernels()) {
-      if (!kernel.unsupported(arguments_).empty()) continue;
-      offer({&kernel, fitting_config(role_, kernel, arguments_)});
-      Configs configs = kernel.configs(arguments_);
-      std::vector<std::size_t> places = spread_places(configs.size());
-      able.push_back({&kernel, std::move(configs), std::move(places)});
-    }
-    for (std::size_t i = 0, more = 1; more > 0 && list.size() < most; ++i) {
-      more = 0;
-      for (const auto& [kernel, configs, places] : able) {
-        if (i >= places.size()) continue;
-        offer({kernel, configs[places[i]]});
-        ++more;
+    std::vector<Able> able = able_kernels();
+    // The next config of each kernel that a ranker knows, or of each other one; false: there are none left.
+    const auto offer_next = [&](bool is_ranked) {
+      bool any = false;
+      for (Able& one : able) {
+        if (one.is_ranked != is_ranked || one.next > one.places.size() || list.size() >= most) continue;
+        const std::size_t next = one.next++;
+        const bool is_first = next == 0;
+        offer({one.kernel,
+               is_first ? fitting_config(role_, *one.kernel, arguments_) : one.configs[one.places[next - 1]]});
+        any = true;
       }
+      return any;
+    };
+    const std::vector<Choice<Arguments>> ranked_ = ranked(role_, arguments_, threads);
+    for (std::size_t i = 0; i < ranked_.size() && list.size() < most; ++i) {
+      offer(ranked_[i]);
+      if (i % kRankedInARow == kRankedInARow - 1) offer_next(false);
+    }
+    for (bool any = true; any && list.size() < most;) {
+      any = offer_next(false);
+      any = offer_next(true) || any;
     }
     return list;
   }
@@ -350,6 +351,29 @@ class ProblemOf : public Problem {
   }
 
  private:
+  /// What is predicted says nothing of kernels that no ranker knows, such as generated ones: they have their turns.
+  static constexpr std::size_t kRankedInARow = 3;
+
+  struct Able {
+    const Kernel<Arguments>* kernel;
+    bool is_ranked;
+    Configs configs;
+    std::vector<std::size_t> places;
+    std::size_t next = 0;  ///< 0: what it would be taken with
+  };
+  std::vector<Able> able_kernels() const {
+    const CompilingAllowed compiling(candidates_are_compiled());
+    const std::shared_ptr<const RoleTrees> trees = ranking_of(role_.name, arguments_.x.device);
+    std::vector<Able> able;
+    for (const Kernel<Arguments>& kernel : role_.kernels()) {
+      if (!kernel.unsupported(arguments_).empty()) continue;
+      Configs configs = kernel.configs(arguments_);
+      std::vector<std::size_t> places = spread_places(configs.size());
+      able.push_back({&kernel, trees && trees->kernels.contains(kernel.name), std::move(configs), std::move(places)});
+    }
+    return able;
+  }
+
   Choice<Arguments> choice_of(const std::string& text) const {
     const ChoiceWords words = words_of(text);
     const Kernel<Arguments>& kernel = kernel_named(role_.kernels(), words.kernel);

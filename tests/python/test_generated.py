@@ -79,3 +79,53 @@ def test_tune_compiles_nothing_on_a_cpu(store: Path) -> None:
     layer = fusedsc.nn.PointwiseConv2d(8, 8, device="cpu")
     fusedsc.tune(layer, torch.randn(1, 8, 4, 4, device="cpu"), compile_kernels=True, budget=2, progress=False)
     assert not (store.parent / "binaries").exists()
+
+
+@pytest.mark.cpu_only("by a list of the CPU's kernels")
+@pytest.mark.parametrize("budget", [None, 1e-9])
+def test_candidates_are_made_ready_by_threads(
+    store: Path, monkeypatch: pytest.MonkeyPatch, budget: float | None
+) -> None:
+    """Within the budget; afterwards nothing compiles any more."""
+    tune = sys.modules["fusedsc.tune"]
+    compiles = []
+    original = torch.ops.fusedsc._tune_compile
+    monkeypatch.setattr(torch.ops.fusedsc, "_tune_compile", lambda on: (compiles.append(on), original(on)))
+    torch.ops.fusedsc._tune_record(True)
+    try:
+        for channels in (8, 16, 24):
+            fusedsc.functional.depthwise_conv2d(
+                torch.randn(1, channels, 6, 6), torch.randn(channels, 1, 3, 3), None, 1, 1
+            )
+        groups = tune._recorded()
+        tuning = tune._Tuning(torch.device("cpu"), budget, tune._Trials(8, "ranked", True), False, False, False)
+        tuning._compile(groups)
+    finally:
+        torch.ops.fusedsc._tune_record(False)
+    assert compiles == [True, False]
+    if budget is None:
+        expected = {number: torch.ops.fusedsc._tune_candidates(number, 8) for number in range(3)}
+        assert tuning.choices == expected
+        assert all(expected.values())
+
+
+@pytest.mark.gpu_only
+def test_tune_measures_generated_kernels(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a ranker knows of others; and within a budget that compiling everything would exceed."""
+    import fusedsc.measuring as measuring
+
+    if torch.ops.fusedsc._compilers()[3][1 if torch.version.hip else 0]:
+        pytest.skip("there is no compiler")
+    tried = []
+    original = measuring.Way.__init__
+    monkeypatch.setattr(
+        measuring.Way, "__init__", lambda self, *given: (tried.append(given[1][0]), original(self, *given))[1]
+    )
+    x = torch.randn(1, 32, 14, 14, device="cuda", dtype=torch.half).to(memory_format=torch.channels_last)
+    layers = torch.nn.Sequential(
+        fusedsc.nn.DepthwiseConv2d(32, 32, 3, padding=1), fusedsc.nn.PointwiseConv2d(32, 64)
+    ).to(x.device, x.dtype)
+    report = fusedsc.tune(layers, x, compile_kernels=True, budget=60, progress=False)
+    assert {row.state for row in report.problems} & {"kept", "replaced"}
+    assert any(choice.startswith("generated") for choice in tried)
+    assert list((store.parent / "binaries").rglob("*.bin"))

@@ -83,6 +83,21 @@ def test_what_is_measured_counts_more(ranker):
     assert taken()[1].startswith("tuned")
 
 
+def test_kernels_that_the_ranker_does_not_know_are_tried(ranker):
+    """However many configs of others it puts first."""
+    ranker({}, role="pointwise_conv2d.forward")
+    for known, other in (("cpu", "cpu_planes"), ("cpu_planes", "cpu")):
+        ranker({known: -3.0})
+        torch.ops.fusedsc._tune_record(True)
+        try:
+            fusedsc.functional.depthwise_conv2d(torch.randn(1, 24, 28, 28), torch.randn(24, 1, 3, 3), None, 1, 1)
+            kernels = [name.split("/")[0] for name in torch.ops.fusedsc._tune_candidates(0, 12)]
+        finally:
+            torch.ops.fusedsc._tune_record(False)
+        assert kernels.count(known) > 4  # more of them than a list without it would have
+        assert kernels.count(other) >= 3
+
+
 def test_trees_are_read_where_another_kernel_may_be_taken(ranker, tmp_path):
     """With a margin of 1 the prior's stays: what is wrong with the trees is not found, as they are not read."""
     for margin in (1.0, 0.5):

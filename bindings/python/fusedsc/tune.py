@@ -6,9 +6,10 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +21,11 @@ from .searching.space import choices_of, facts_of
 from .tune_report import TunedProblem, TuningReport
 
 __all__ = ["StoreError", "tune"]
+
+T = TypeVar("T")
+
+COMPILING = 0.5
+"""Of the time that there is, so much at most is for compiling kernels: the rest is for measuring."""
 
 MOST_OTHERS = 7
 """Of those that are not taken, so many are stored, too."""
@@ -67,7 +73,8 @@ def tune(
             take 4 of these, then any of all there are: "random"; "forest", by a random forest that is fitted to the
             times so far (needs scikit-learn); "tpe", by tree-structured Parzen estimators (needs Optuna).
         compile_kernels: on a GPU, compile kernels that are generated for each problem, too, and keep them
-            (docs/tuning.md); a kernel takes a second or more. Needs nvrtc or hiprtc: ``fusedsc info`` says whether it
+            (docs/tuning.md); a kernel takes a second or more, each core compiles, and of a budget at most half goes
+            there. Needs nvrtc or hiprtc: ``fusedsc info`` says whether it
             is there.
         again: measure what was measured before, too.
         store: False: for this process alone.
@@ -106,7 +113,6 @@ def tune(
             "backward: there is none under torch.inference_mode; call tune outside, or pass backward=False"
         )
     torch.ops.fusedsc._tune_record(True)
-    torch.ops.fusedsc._tune_compile(compile_kernels)
     try:
         with _as_it_was(subject):
             _run_pass(subject, inputs, backward)
@@ -120,7 +126,6 @@ def tune(
         _, not_frozen = (0, "") if freeze is False else torch.ops.fusedsc._tables_freeze(os.fspath(freeze))
     finally:
         torch.ops.fusedsc._tune_record(False)
-        torch.ops.fusedsc._tune_compile(False)
     if report.not_stored and store:
         raise StoreError(report, report.not_stored)
     if not_frozen:
@@ -274,7 +279,9 @@ class _Tuning:
                     self.choices[number] = torch.ops.fusedsc._tune_candidates(number, self.trials.ranked)
                 groups = _recorded()
             weights = [0 if self._is_settled(group) else group.weight for group in groups]
-            for i, group in enumerate(_with_bar(groups, self.progress)):
+            if self.trials.compiled and self.device.type == "cuda":
+                self._compile([group for group, weight in zip(groups, weights, strict=True) if weight])
+            for i, group in enumerate(_with_bar(groups, self.progress, "fusedsc.tune", len(groups))):
                 if weights[i] and time.monotonic() < self.end:
                     share = weights[i] / sum(weights[i:])
                     self._measure(group, share * (self.end - time.monotonic()))
@@ -282,6 +289,31 @@ class _Tuning:
             interrupted = True
         rows = [row for group in groups for row in group.rows]
         return TuningReport(tuple(rows), interrupted, self.not_stored)
+
+    def _compile(self, groups: list[_Group]) -> None:
+        """Candidates with the kernels that are generated: compiled by all cores, those of the largest part of a pass
+        first, for half of the time that there is. What is not ready by then is not tried."""
+        now = time.monotonic()
+        end = now + COMPILING * (self.end - now)
+        numbers = [n for group in sorted(groups, key=lambda group: -group.weight) for n in group.numbers]
+
+        def candidates(number: int) -> list[str]:
+            with torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext():
+                return torch.ops.fusedsc._tune_candidates(number, self.trials.ranked)
+
+        torch.ops.fusedsc._tune_compile(True)
+        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+            waiting = {pool.submit(candidates, number): number for number in numbers}
+            try:
+                timeout = None if end == math.inf else max(end - time.monotonic(), 0.0)
+                finished = as_completed(waiting, timeout)
+                for future in _with_bar(finished, self.progress, "fusedsc.tune, compiling", len(waiting)):
+                    self.choices[waiting[future]] = future.result()
+            except TimeoutError:
+                pass
+            finally:
+                torch.ops.fusedsc._tune_compile(False)  # threads that are at it stop behind the kernel that they are at
+                pool.shutdown(cancel_futures=True)
 
     def _is_settled(self, group: _Group) -> bool:
         is_known = all(row.state == "known" for row in group.rows) and len({row.before for row in group.rows}) == 1
@@ -316,11 +348,11 @@ class _Tuning:
             )
 
 
-def _with_bar(groups: list[_Group], progress: bool) -> Iterable[_Group]:
+def _with_bar(things: Iterable[T], progress: bool, what: str, count: int) -> Iterable[T]:
     if not progress:
-        return groups
+        return things
     try:
         from tqdm.auto import tqdm
     except ImportError:
-        return groups
-    return tqdm(groups, desc="fusedsc.tune", unit="problem", leave=False)
+        return things
+    return tqdm(things, desc=what, total=count, unit="problem", leave=False)
