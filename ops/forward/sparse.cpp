@@ -22,7 +22,7 @@ std::span<const Kernel> kernels() {
 #ifdef FUSEDSC_GPU
       gpu::sparse_lists(),
 #endif
-      tuning::kernel_of<sparse_cpu>(),
+      sparse_cpu(),
   };
   return list;
 }

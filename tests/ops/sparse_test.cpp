@@ -15,6 +15,18 @@ TEST_P(Sparse, Random) { for_each_case(random_sparse(GetParam()), verify_sparse)
 
 TEST_P(Sparse, EmptyBatch) { run_empty_sparse_batch(GetParam()); }
 
+/// Whatever parts the rows are computed in: the same as the reference, for several images, strides and pooling.
+void verify_configs(const SparseCase& problem) {
+  SparseTensors tensors(problem);
+  SparseArguments arguments = tensors.arguments(problem);
+  for (const std::string& config : sparse_conv2d_configs(arguments, 2, 16)) {
+    arguments.config = config;
+    EXPECT_EQ(explain_sparse_conv2d(arguments).back().why, std::string("given")) << config;
+    verify(kSparse, arguments, {{"y", tensors.y, tensors.expected}});
+  }
+}
+TEST_P(Sparse, EveryConfig) { for_some_cases(sparse_edges(GetParam()), verify_configs); }
+
 class SparseTargets : public EachTarget {};
 INSTANTIATE_TEST_SUITE_P(CpuTargets, SparseTargets, EachTarget::all(), EachTarget::name);
 
@@ -56,13 +68,15 @@ TEST(SparseWorkOf, CountsWhatThePaperCounts) {
   EXPECT_EQ(work.additions, additions);
 }
 
-/// There is one kernel for CPUs, with nothing to choose about it.
+/// There is one kernel for CPUs; a part may have any number of rows.
 TEST(SparseConfigs, OfACpu) {
   const SparseCase problem{.x = {1, 8, 6, 6}, .outputs = 8, .window = {{3, 3}, {1, 1}, {1, 1}, {}}};
   SparseTensors tensors(problem);
   SparseArguments arguments = tensors.arguments(problem);
-  EXPECT_EQ(sparse_conv2d_configs(arguments, 1, 8), std::vector<std::string>{"cpu"});
-  for (const auto& [config, why] : {std::pair("", "prior"), {"cpu", "given"}, {"cpu/vectors=2", "prior"}}) {
+  EXPECT_EQ(sparse_conv2d_configs(arguments, 1, 8),
+            (std::vector<std::string>{"cpu", "cpu/rows=2", "cpu/rows=1", "cpu/rows=4"}));
+  for (const auto& [config, why] :
+       {std::pair("", "prior"), {"cpu", "given"}, {"cpu/rows=2", "given"}, {"cpu/vectors=2", "prior"}}) {
     arguments.config = config;
     EXPECT_EQ(explain_sparse_conv2d(arguments).back().why, why) << config;
     verify(kSparse, arguments, {{"y", tensors.y, tensors.expected}});

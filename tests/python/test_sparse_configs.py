@@ -21,7 +21,8 @@ from fusedsc import functional
 from fusedsc.sparse import SparseConv2d, decisions, timing
 
 CPU_CONFIGS = ["cpu", "cpu/vectors=1", "cpu/vectors=2"]
-"""The kernel for CPUs has no configs. It passes over these, and what calls it was given can be seen all the same."""
+"""As many whatever the layer. The kernel for CPUs has none of such words: it passes over them, and what calls it was
+given can be seen all the same."""
 
 
 class Given(TorchDispatchMode):
@@ -111,13 +112,27 @@ def test_one_config_is_the_registrys(fastest):
     assert set(configs(fast)) == {""}
 
 
-@pytest.mark.cpu_only("the kernels for GPUs have configs")
 def test_without_configs_nothing_is_tried(choose, monkeypatch):
     choose("pecr")
+    monkeypatch.setattr(SparseConv2d, "configs", lambda self, x, most: ["cpu"])
     monkeypatch.setattr(timing, "fastest_of", lambda ways, device_type: pytest.fail("there is nothing to try"))
-    fast = optimized(image())
-    assert set(configs(fast)) == {""}
-    assert fast.get_submodule("0.0").configs(image(), 4) == ["cpu"]
+    assert set(configs(optimized(image()))) == {""}
+
+
+@pytest.mark.cpu_only("of the kernel for CPUs")
+def test_configs_of_a_cpu_compute_the_same(choose):
+    """Rows that a part has: each sum is added up in the same order."""
+    choose("pecr")
+    layer, x = optimized(image(), configs=1).get_submodule("0.0"), image()
+    found = layer.configs(x, 16)
+    assert found[0] == "cpu"
+    assert all(config.startswith("cpu/rows=") for config in found[1:])
+    assert len(found) > 2
+    with torch.no_grad():
+        expected = layer(x)
+        for config in found:
+            layer.config = config
+            torch.testing.assert_close(layer(x), expected, rtol=0, atol=0)
 
 
 def test_dense_layers_have_none(fastest):

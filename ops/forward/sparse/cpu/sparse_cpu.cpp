@@ -12,6 +12,7 @@
 #include "fusedsc/forward/sparse/cpu/ecr_lists-inl.h"
 #include "fusedsc/forward/sparse/cpu/packed_weight-inl.h"
 #include "fusedsc/runtime/pass-inl.h"
+#include "fusedsc/tuning/role.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace fusedsc {
@@ -23,12 +24,13 @@ namespace HWY_NAMESPACE {
 template <class T>
 class SparsePass {
  public:
-  SparsePass(const SparseArguments& arguments, int threads, void* workspace)
+  /// `rows`: of y in a part; 0: as many as suit the caches and threads.
+  SparsePass(const SparseArguments& arguments, int threads, void* workspace, std::int64_t rows)
       : arguments_(arguments),
         pooling_(arguments.pooling),
         y_(arguments.y),
         outputs_(y_.sizes[1] / arguments.groups),
-        rows_(rows_of_part(threads)),
+        rows_(rows > 0 ? rows : rows_of_part(threads)),
         parts_of_image_(divide_up(y_.sizes[2], rows_)),
         parts_(y_.sizes[0] * parts_of_image_),
         compression_(arguments, columns(), convolved_rows(rows_)),
@@ -278,8 +280,8 @@ class SparsePass {
   std::vector<Scratch> scratch_;
 };
 
-Plan<SparseArguments> sparse_plan(const SparseArguments& arguments, int threads) {
-  return plan_of_pass_by_type<SparsePass>(arguments, threads);
+Plan<SparseArguments> sparse_plan(const SparseArguments& arguments, std::int64_t rows, int threads) {
+  return plan_of_pass_by_type<SparsePass>(arguments, threads, rows);
 }
 
 template <class T>
@@ -348,14 +350,30 @@ HWY_EXPORT(sparse_plan);
 HWY_EXPORT(pack_on_target);
 HWY_EXPORT(sparse_work_on_target);
 
+/// Rows of y that a part has: more read the weight less often, fewer leave sums and lists in nearer caches.
+tuning::Configs configs(const SparseArguments& a) {
+  constexpr std::int64_t kMostPositions = 2048;  // whose sums of 64 outputs are half a megabyte
+  const std::int64_t columns = (a.y.sizes[3] - 1) * a.pooling.stride[1] + a.pooling.size[1];
+  tuning::Variants variants({});
+  for (std::int64_t rows = 1; rows <= a.y.sizes[2]; rows *= 2) {
+    if (rows > 1 && rows * a.pooling.stride[0] * columns > kMostPositions) break;
+    variants.vary(tuning::Knob::rows, rows);
+  }
+  return variants.configs();
+}
+
 }  // namespace
 
-Implementation<SparseArguments> sparse_cpu() {
+tuning::Kernel<SparseArguments> sparse_cpu() {
   return {
       .name = "cpu",
-      .why_not = [](const SparseArguments& arguments) { return needs_device(Device::cpu, arguments.x.device); },
-      .plan = [](const SparseArguments& arguments,
-                 int threads) { return HWY_DYNAMIC_DISPATCH(sparse_plan)(arguments, threads); },
+      .unsupported = [](const SparseArguments& a) { return needs_device(Device::cpu, a.x.device); },
+      .configs = configs,
+      .plan =
+          [](const SparseArguments& a, const tuning::Config& config, int threads) {
+            tuning::check_listed("cpu", a, config, {}, configs);
+            return HWY_DYNAMIC_DISPATCH(sparse_plan)(a, config[tuning::Knob::rows], threads);
+          },
   };
 }
 

@@ -2,11 +2,12 @@
 #pragma once
 
 #include "fusedsc/forward/sparse.h"
+#include "fusedsc/tuning/role.h"
 
 namespace fusedsc {
 
 /// Anything: values other than zero gathered for each window, then multiplied with rows of 64 outputs.
-Implementation<SparseArguments> sparse_cpu();
+tuning::Kernel<SparseArguments> sparse_cpu();
 
 namespace cpu {
 
