@@ -7,28 +7,59 @@
 #include "fusedsc/fused/dsc_block/dsc_block_cpu.h"
 #include "fusedsc/fused/dsc_block/dsc_block_parts.h"
 #include "fusedsc/fused/dsc_block/hopper/dsc_block_hopper.h"
+#include "fusedsc/fused/members.h"
 #include "fusedsc/runtime/operator.h"
+#include "fusedsc/tuning/ranked.h"
+#include "fusedsc/tuning/role.h"
 
 namespace fusedsc {
 namespace {
 
-std::span<const Implementation<DscBlockArguments>> forward_implementations() {
-  static const Implementation<DscBlockArguments> list[] = {
+using RankedForward = tuning::Ranked<DscBlockArguments>;
+using RankedBackward = tuning::Ranked<DscBlockBackwardArguments>;
+
+const RankedForward kRankedForward[] = {
 #ifdef FUSEDSC_HOPPER
-      dsc_block_hopper_narrow(),
-      dsc_block_hopper(),
+    {dsc_block_hopper_narrow(), suits_dsc_block_hopper_narrow, dsc_block_hopper_narrow_prior},
+    {dsc_block_hopper(), suits_dsc_block_hopper, dsc_block_hopper_prior},
 #endif
-      dsc_block_composed(),
-      dsc_block_cpu(),
-  };
-  return list;
+    {tuning::kernel_of<dsc_block_composed>(), suits_dsc_block_composed},
+    {tuning::kernel_of<dsc_block_cpu>()},
+};
+const RankedBackward kRankedBackward[] = {
+    {tuning::kernel_of<dsc_block_backward_composed>(), suits_dsc_block_backward_composed},
+    {tuning::kernel_of<dsc_block_backward_cpu>()},
+};
+
+std::span<const tuning::Kernel<DscBlockArguments>> forward_kernels() {
+  static const auto kernels = tuning::kernels_of(std::span<const RankedForward>(kRankedForward));
+  return kernels;
+}
+std::span<const tuning::Kernel<DscBlockBackwardArguments>> backward_kernels() {
+  static const auto kernels = tuning::kernels_of(std::span<const RankedBackward>(kRankedBackward));
+  return kernels;
 }
 
-std::span<const Implementation<DscBlockBackwardArguments>> backward_implementations() {
-  static const Implementation<DscBlockBackwardArguments> list[] = {dsc_block_backward_composed(),
-                                                                   dsc_block_backward_cpu()};
-  return list;
-}
+constexpr tuning::Role<DscBlockArguments> kForwardRole{
+    "dsc_block.forward", forward_kernels,
+    [](const DscBlockArguments& block) {
+      return tuning::first_that_suits(std::span<const RankedForward>(kRankedForward), forward_kernels(), block);
+    },
+    [](const tuning::Kernel<DscBlockArguments>& kernel, const DscBlockArguments& block) {
+      return tuning::ranked_config(std::span<const RankedForward>(kRankedForward), kernel, block);
+    }};
+constexpr tuning::Role<DscBlockBackwardArguments> kBackwardRole{
+    "dsc_block.backward", backward_kernels,
+    [](const DscBlockBackwardArguments& block) {
+      return tuning::first_that_suits(std::span<const RankedBackward>(kRankedBackward), backward_kernels(), block);
+    },
+    [](const tuning::Kernel<DscBlockBackwardArguments>& kernel, const DscBlockBackwardArguments& block) {
+      return tuning::ranked_config(std::span<const RankedBackward>(kRankedBackward), kernel, block);
+    }};
+
+const tuning::RoleRegistration kRegistered[] = {
+    {kForwardRole.name, [] { return tuning::names_of(forward_kernels()); }},
+    {kBackwardRole.name, [] { return tuning::names_of(backward_kernels()); }}};
 
 /// What forward and backward name alike; returns the sizes of d.
 template <class Block>
@@ -179,20 +210,28 @@ bool is_empty(const DscBlockBackwardArguments& block) {
 
 constexpr Operator<DscBlockArguments> kForward{
     .name = "dsc_block",
-    .implementations = forward_implementations,
+    .implementations = nullptr,
     .check_problem = check_problem,
     .check_memory = check_memory,
     .is_empty = is_empty,
     .clear_results = clear_results,
+    .plan = [](const DscBlockArguments& block,
+               int threads) { return tuning::plan_chosen(kForwardRole, block, threads); },
+    .candidates = [](const DscBlockArguments& block,
+                     int threads) { return tuning::candidates(kForwardRole, block, threads); },
 };
 
 constexpr Operator<DscBlockBackwardArguments> kBackward{
     .name = "dsc_block_backward",
-    .implementations = backward_implementations,
+    .implementations = nullptr,
     .check_problem = check_problem,
     .check_memory = check_memory,
     .is_empty = is_empty,
     .clear_results = clear_results,
+    .plan = [](const DscBlockBackwardArguments& block,
+               int threads) { return tuning::plan_chosen(kBackwardRole, block, threads); },
+    .candidates = [](const DscBlockBackwardArguments& block,
+                     int threads) { return tuning::candidates(kBackwardRole, block, threads); },
 };
 
 }  // namespace

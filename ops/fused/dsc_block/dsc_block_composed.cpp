@@ -168,7 +168,7 @@ struct ComposedBackward {
   }
 };
 
-/// On a CPU another implementation keeps what is not stored in the cache.
+/// On a CPU another kernel keeps what is not stored in the cache.
 template <class Block>
 bool keeps_in_cache(const Block& block) {
   return block.x.device == Device::cpu && needs_dense_pointwise(block).empty();
@@ -177,20 +177,20 @@ bool keeps_in_cache(const Block& block) {
 }  // namespace
 
 Implementation<DscBlockArguments> dsc_block_composed() {
-  return composed<ComposedForward, DscBlockArguments>([](const DscBlockArguments& block) {
-    const bool is_free = block.d || block.epilogue || !keeps_in_cache(block);
-    return std::string(is_free ? "" : "d is not stored (recompute=False or None stores it)");
-  });
+  return composed<ComposedForward, DscBlockArguments>([](const DscBlockArguments&) { return std::string(); });
+}
+
+bool suits_dsc_block_composed(const DscBlockArguments& block) {
+  return block.d || block.epilogue || !keeps_in_cache(block);
 }
 
 Implementation<DscBlockBackwardArguments> dsc_block_backward_composed() {
   return composed<ComposedBackward, DscBlockBackwardArguments>(
-      [](const DscBlockBackwardArguments& block) -> std::string {
-        if (!keeps_in_cache(block)) return "";
-        if (!block.d) return "d was not stored by forward";
-        if (!block.grad_bn) return "there is no memory for grad_bn";
-        return "";
-      });
+      [](const DscBlockBackwardArguments&) { return std::string(); });
+}
+
+bool suits_dsc_block_backward_composed(const DscBlockBackwardArguments& block) {
+  return (block.d && block.grad_bn) || !keeps_in_cache(block);
 }
 
 }  // namespace fusedsc

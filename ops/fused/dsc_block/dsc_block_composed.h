@@ -6,7 +6,12 @@
 
 namespace fusedsc {
 
+/// Anything: a chain of the operators, BatchNorm in their prologues and epilogues.
 Implementation<DscBlockArguments> dsc_block_composed();
 Implementation<DscBlockBackwardArguments> dsc_block_backward_composed();
+
+/// Whether the prior takes them: where what lies between the convolutions is to be stored, or no other kernel keeps it.
+bool suits_dsc_block_composed(const DscBlockArguments& block);
+bool suits_dsc_block_backward_composed(const DscBlockBackwardArguments& block);
 
 }  // namespace fusedsc

@@ -147,6 +147,7 @@ Implementation<DscBlockArguments> dsc_block_cpu() {
             const std::string device = needs_device(Device::cpu, block.x.device);
             if (!device.empty()) return device;
             if (block.epilogue) return std::string("there is an epilogue");
+            if (block.d) return std::string("d is to be stored, which it keeps to itself");
             return needs_dense_pointwise(block);
           },
       .plan = plan_both_passes,

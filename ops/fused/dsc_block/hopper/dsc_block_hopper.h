@@ -1,16 +1,22 @@
-/// The fused block in eval mode by the GPU kernels for Hopper: their entries in the implementation list.
+/// The fused block in eval mode by the GPU kernels for Hopper: the registry's entries, and what the prior says of them.
 #pragma once
 
 #include <string>
 
 #include "fusedsc/fused/dsc_block.h"
-#include "fusedsc/runtime/implementation.h"
+#include "fusedsc/tuning/role.h"
 
 namespace fusedsc {
 
-Implementation<DscBlockArguments> dsc_block_hopper();
-/// For few channels.
-Implementation<DscBlockArguments> dsc_block_hopper_narrow();
+/// Eval mode, channels_last, 16 bits: the depthwise output lives in shared memory.
+tuning::Kernel<DscBlockArguments> dsc_block_hopper();
+bool suits_dsc_block_hopper(const DscBlockArguments& block);
+tuning::Config dsc_block_hopper_prior(const DscBlockArguments& block);
+
+/// Eval mode, at most 32 outputs: the depthwise output lives in registers.
+tuning::Kernel<DscBlockArguments> dsc_block_hopper_narrow();
+bool suits_dsc_block_hopper_narrow(const DscBlockArguments& block);
+tuning::Config dsc_block_hopper_narrow_prior(const DscBlockArguments& block);
 
 namespace gpu::hopper {
 

@@ -37,10 +37,15 @@ std::string why_not_one_kernel(const DscBlockArguments& block) {
       weight.strides[1] != 1 || weight.strides[0] % 8 != 0 || reinterpret_cast<std::uintptr_t>(weight.data) % 16 != 0) {
     return "channels of x or y are not neighbours, or no multiples of 8, or not aligned to 16 bytes";
   }
+  const ConstTensorView& residual = block.epilogue.residual;
+  if (residual && residual.strides != block.y.strides) return "the residual does not lie in memory as y does";
   return {};
 }
 
 namespace {
+
+constexpr const char* kName = "gpu_hopper";
+constexpr int kPatches = 16;  ///< of a tile, at most
 
 /// A kernel that was compiled, and what for.
 struct Instance {
@@ -85,6 +90,10 @@ struct Pass {
   std::int64_t blocks = 0;
   std::size_t memory = 0;
   double cost = std::numeric_limits<double>::infinity();
+
+  bool fits() const { return memory > 0; }
+  /// Products that are nearly empty win on paper only: by being many.
+  bool is_well_used() const { return fits() && p.tile_rows * p.tile_columns >= 0.6 * 64 * instance->rows; }
 };
 
 /// In cycles of a multiprocessor; estimates, of which only the order matters.
@@ -99,11 +108,12 @@ double cost_of(const Pass& pass) {
   return static_cast<double>(divide_up(p.tiles, multiprocessors())) * std::max(copies, depthwise);
 }
 
-/// Tiles of strips of so many patches, of which rows_used are the tile's own.
-Pass cut(const Instance& instance, const DscBlockParameters& problem, std::int64_t images, int lines, int strips,
-         int tile_rows) {
+/// Tiles of `tile_rows` rows, of so many patches of four columns side by side. They fit, or do not.
+Pass cut(const Instance& instance, const DscBlockParameters& problem, std::int64_t images, int lines, int tile_rows) {
   constexpr int kMostStages = 6;
+  const int strips = static_cast<int>(divide_up(tile_rows, instance.rows));
   Pass pass;
+  if (lines < 1 || tile_rows < 1 || lines * strips > kPatches) return pass;
   pass.instance = &instance;
   DscBlockParameters& p = pass.p;
   p = problem;
@@ -114,14 +124,11 @@ Pass cut(const Instance& instance, const DscBlockParameters& problem, std::int64
   const int columns = (p.tile_columns - 1) * instance.stride + 3;
   p.input_rows = (tile_rows - 1) * instance.stride + 3;
   p.pitch = static_cast<int>(divide_up(columns, 8) * 8);
-  // Products that are nearly empty win on paper only: by being many.
-  constexpr double kLeastUse = 0.6;
-  if (p.pitch > 256 || p.input_rows > 256 || tile_rows * p.tile_columns < kLeastUse * 64 * instance.rows) return pass;
+  if (p.pitch > 256 || p.input_rows > 256) return pass;
   p.chunks = static_cast<int>(divide_up(p.channels * 2, instance.row_bytes));
   p.stages = kMostStages;
   while (p.stages > 1 && instance.memory_bytes(p) > kMemoryLimit) --p.stages;
   if (p.stages < 2) return pass;
-  pass.memory = static_cast<std::size_t>(instance.memory_bytes(p));
   const std::int64_t column_tiles = divide_up(p.output_width, p.tile_columns),
                      row_tiles = divide_up(p.output_height, tile_rows);
   const std::int64_t tiles = images * row_tiles * column_tiles;
@@ -132,36 +139,74 @@ Pass cut(const Instance& instance, const DscBlockParameters& problem, std::int64
   p.by_lines = Divisor(static_cast<std::uint32_t>(lines));
   p.by_stages = Divisor(static_cast<std::uint32_t>(p.stages));
   p.by_chunks = Divisor(static_cast<std::uint32_t>(p.chunks));
+  pass.memory = static_cast<std::size_t>(instance.memory_bytes(p));
   pass.cost = cost_of(pass);
   return pass;
 }
 
-Pass plan(const DscBlockArguments& block) {
-  constexpr int kPatches = 16;
+/// visit(a pass that fits): of every kernel that has room for the outputs, and tiles of any width and height.
+template <class Visit>
+void for_each_pass(const DscBlockArguments& block, const Visit& visit) {
   DscBlockParameters problem;
   problem.set_sizes(block);
   const Sizes& y = block.y.sizes;
-  Pass best;
   for (const Instance& instance : instances()) {
     if (instance.dtype != block.x.dtype || instance.stride != block.window.stride[0] || instance.outputs < y[1])
       continue;
-    // The weight would come anew for every 64 positions.
-    if (instance.rows == 1 && y[2] * y[3] > 64) continue;
     for (int lines = 1; lines <= std::min<std::int64_t>(kPatches, divide_up(y[3], 4)); ++lines) {
+      int before = 0;
       for (int strips = 1; strips <= std::min<std::int64_t>(kPatches / lines, divide_up(y[2], instance.rows));
            ++strips) {
         // Tiles of about the same height.
         const std::int64_t row_tiles = divide_up(y[2], strips * instance.rows);
-        const Pass pass = cut(instance, problem, y[0], lines, strips, static_cast<int>(divide_up(y[2], row_tiles)));
-        if (pass.cost < best.cost) best = pass;
+        const int rows = static_cast<int>(divide_up(y[2], row_tiles));
+        if (rows == before) continue;
+        before = rows;
+        if (const Pass pass = cut(instance, problem, y[0], lines, rows); pass.fits()) visit(pass);
       }
     }
   }
-  if (best.instance != nullptr) {
-    best.blocks =
-        std::min<std::int64_t>(best.p.tiles, resident_blocks(best.instance->run, best.instance->threads, best.memory));
-  }
+}
+
+/// The cheapest; without an instance: there is none that fills its products.
+Pass cheapest(const DscBlockArguments& block) {
+  const Sizes& y = block.y.sizes;
+  Pass best;
+  for_each_pass(block, [&](const Pass& pass) {
+    // With one row the weight would come anew for every 64 positions.
+    if (!pass.is_well_used() || (pass.instance->rows == 1 && y[2] * y[3] > 64)) return;
+    if (pass.cost < best.cost) best = pass;
+  });
   return best;
+}
+
+using tuning::Config;
+using tuning::Knob;
+
+Config config_of(const Pass& pass) {
+  return {{Knob::channels, pass.instance->outputs},
+          {Knob::rows, pass.p.tile_rows},
+          {Knob::columns, std::int64_t{4} * pass.p.lines}};
+}
+
+tuning::Configs configs(const DscBlockArguments& block) {
+  tuning::Configs list;
+  for_each_pass(block, [&](const Pass& pass) { list.push_back(config_of(pass)); });
+  return list;
+}
+
+Pass pass_of(const DscBlockArguments& block, const Config& config) {
+  Pass found;
+  for_each_pass(block, [&](const Pass& pass) {
+    if (config_of(pass) == config) found = pass;
+  });
+  if (found.instance == nullptr) {
+    throw Unsupported(std::string("dsc_block: ") + kName + ": there is no kernel with " + tuning::printed(config) +
+                      ", or its tiles do not fit shared memory");
+  }
+  found.blocks = std::min<std::int64_t>(found.p.tiles,
+                                        resident_blocks(found.instance->run, found.instance->threads, found.memory));
+  return found;
 }
 
 void run(const Pass& pass, const DscBlockArguments& block, const Execution& execution) {
@@ -181,22 +226,14 @@ void run(const Pass& pass, const DscBlockArguments& block, const Execution& exec
   launch_following("dsc_block", instance.run, pass.blocks, instance.threads, execution.stream, p, pass.memory);
 }
 
-std::string why_not(const DscBlockArguments& block) {
+std::string unsupported(const DscBlockArguments& block) {
   const std::string reason = why_not_one_kernel(block);
   if (!reason.empty()) return reason;
-  constexpr int kNarrow = 32;
-  if (block.window.stride[0] == 1 && block.x.sizes[1] <= kNarrow) return "at stride 1 it is for more than 32 channels";
-  if (block.epilogue.residual && block.epilogue.residual.strides != block.y.strides) {
-    return "the residual does not lie in memory as y does";
-  }
-  const Pass pass = plan(block);
-  // Measured (docs/log/performance_gpu.md): otherwise two kernels are as fast, or faster.
-  if (pass.instance == nullptr) return "there are too many outputs, or no tiles that fill its products";
-  return 4 * pass.p.tiles < 3 * multiprocessors() ? "the images are too small, or too few" : "";
+  return configs(block).empty() ? "there are too many outputs, or no tiles that fit shared memory" : "";
 }
 
-Plan<DscBlockArguments> plan_forward(const DscBlockArguments& block, int /*threads*/) {
-  return {0, [pass = plan(block)](const DscBlockArguments& like, const Execution& execution) {
+Plan<DscBlockArguments> plan(const DscBlockArguments& block, const Config& config, int /*threads*/) {
+  return {0, [pass = pass_of(block, config)](const DscBlockArguments& like, const Execution& execution) {
             run(pass, like, execution);
           }};
 }
@@ -204,8 +241,22 @@ Plan<DscBlockArguments> plan_forward(const DscBlockArguments& block, int /*threa
 }  // namespace
 }  // namespace gpu::hopper
 
-Implementation<DscBlockArguments> dsc_block_hopper() {
-  return {.name = "gpu_hopper", .why_not = gpu::hopper::why_not, .plan = gpu::hopper::plan_forward};
+tuning::Kernel<DscBlockArguments> dsc_block_hopper() {
+  using namespace gpu::hopper;
+  return {.name = kName, .unsupported = unsupported, .configs = configs, .plan = plan};
+}
+
+bool suits_dsc_block_hopper(const DscBlockArguments& block) {
+  // Measured (docs/log/performance_gpu.md): otherwise two kernels are as fast, or faster.
+  constexpr int kNarrow = 32;
+  if (block.window.stride[0] == 1 && block.x.sizes[1] <= kNarrow) return false;
+  const gpu::hopper::Pass pass = gpu::hopper::cheapest(block);
+  return pass.instance != nullptr && 4 * pass.p.tiles >= 3 * gpu::multiprocessors();
+}
+
+tuning::Config dsc_block_hopper_prior(const DscBlockArguments& block) {
+  const gpu::hopper::Pass pass = gpu::hopper::cheapest(block);
+  return pass.instance != nullptr ? gpu::hopper::config_of(pass) : gpu::hopper::configs(block).at(0);
 }
 
 }  // namespace fusedsc

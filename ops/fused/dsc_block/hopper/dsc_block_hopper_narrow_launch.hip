@@ -15,6 +15,8 @@ namespace fusedsc {
 namespace gpu::hopper {
 namespace {
 
+constexpr const char* kName = "gpu_hopper_narrow";
+
 /// A kernel that was compiled, and what for.
 struct Instance {
   DataType dtype;
@@ -56,6 +58,7 @@ struct Pass {
   std::size_t memory = 0;
   double cost = std::numeric_limits<double>::infinity();
 
+  bool fits() const { return memory > 0; }
   std::int64_t threads() const { return (p.warps() + 1) * 32; }
 };
 
@@ -90,7 +93,6 @@ Pass cut(const Instance& instance, const DscTilesParameters& problem, std::int64
   p.stages = kMostStages;
   while (p.stages > 1 && instance.memory_bytes(p) > kMemoryLimit) --p.stages;
   if (p.stages < 2) return pass;
-  pass.memory = static_cast<std::size_t>(instance.memory_bytes(p));
   const std::int64_t column_tiles = divide_up(p.output_width, strips * 16),
                      row_tiles = divide_up(p.output_height, rows);
   const std::int64_t tiles = images * row_tiles * column_tiles;
@@ -98,33 +100,68 @@ Pass cut(const Instance& instance, const DscTilesParameters& problem, std::int64
   p.tiles = static_cast<int>(tiles);
   p.by_row_tiles = Divisor(static_cast<std::uint32_t>(row_tiles));
   p.by_column_tiles = Divisor(static_cast<std::uint32_t>(column_tiles));
+  pass.memory = static_cast<std::size_t>(instance.memory_bytes(p));
   pass.cost = cost_of(pass, instance.stride);
   return pass;
 }
 
-Pass plan(const DscBlockArguments& block) {
+/// visit(a pass that fits): of every kernel that has room for the outputs, and tiles of any width and height.
+template <class Visit>
+void for_each_pass(const DscBlockArguments& block, const Visit& visit) {
   DscTilesParameters problem;
   problem.set_sizes(block);
   const Sizes &x = block.x.sizes, &y = block.y.sizes;
   const int all_strips = static_cast<int>(divide_up(y[3], 16));
-  Pass best;
   for (const Instance& instance : instances()) {
     if (instance.dtype != block.x.dtype || instance.stride != block.window.stride[0] || instance.outputs < y[1])
       continue;
-    if (best.instance != nullptr && best.instance->outputs < instance.outputs) continue;
     const int all_groups = static_cast<int>(divide_up(y[2], instance.rows));
     for (int strips = 1; strips <= std::min(all_strips, instance.warps); ++strips) {
       for (int groups = 1; groups <= std::min(all_groups, instance.warps); ++groups) {
-        const Pass pass = cut(instance, problem, x[0], strips, groups);
-        if (pass.cost < best.cost) best = pass;
+        if (const Pass pass = cut(instance, problem, x[0], strips, groups); pass.fits()) visit(pass);
       }
     }
   }
-  if (best.instance != nullptr) {
-    best.blocks = std::min<std::int64_t>(
-        best.p.tiles, resident_blocks(best.instance->run, static_cast<int>(best.threads()), best.memory));
-  }
+}
+
+/// Of the kernels with the fewest outputs.
+Pass cheapest(const DscBlockArguments& block) {
+  Pass best;
+  for_each_pass(block, [&](const Pass& pass) {
+    if (best.instance != nullptr && best.instance->outputs < pass.instance->outputs) return;
+    if (pass.cost < best.cost) best = pass;
+  });
   return best;
+}
+
+using tuning::Config;
+using tuning::Knob;
+
+Config config_of(const Pass& pass) {
+  return {{Knob::channels, pass.instance->outputs},
+          {Knob::rows, std::int64_t{pass.p.row_groups} * pass.instance->rows},
+          {Knob::columns, std::int64_t{16} * pass.p.strips},
+          {Knob::groups, pass.p.row_groups}};
+}
+
+tuning::Configs configs(const DscBlockArguments& block) {
+  tuning::Configs list;
+  for_each_pass(block, [&](const Pass& pass) { list.push_back(config_of(pass)); });
+  return list;
+}
+
+Pass pass_of(const DscBlockArguments& block, const Config& config) {
+  Pass found;
+  for_each_pass(block, [&](const Pass& pass) {
+    if (config_of(pass) == config) found = pass;
+  });
+  if (found.instance == nullptr) {
+    throw Unsupported(std::string("dsc_block: ") + kName + ": there is no kernel with " + tuning::printed(config) +
+                      ", or its tiles do not fit shared memory");
+  }
+  found.blocks = std::min<std::int64_t>(
+      found.p.tiles, resident_blocks(found.instance->run, static_cast<int>(found.threads()), found.memory));
+  return found;
 }
 
 void run(const Pass& pass, const DscBlockArguments& block, const Execution& execution) {
@@ -137,22 +174,14 @@ void run(const Pass& pass, const DscBlockArguments& block, const Execution& exec
                    pass.memory);
 }
 
-std::string why_not(const DscBlockArguments& block) {
-  std::string reason = why_not_one_kernel(block);
+std::string unsupported(const DscBlockArguments& block) {
+  const std::string reason = why_not_one_kernel(block);
   if (!reason.empty()) return reason;
-  // Measured (docs/log/performance_gpu.md): otherwise another kernel, or two, are as fast, or faster.
-  constexpr int kMostChannels = 32, kLeastWidth = 28;
-  const Sizes& y = block.y.sizes;
-  if (block.window.stride[0] > 1 || block.x.sizes[1] > kMostChannels)
-    return "it is for 32 channels at most, at stride 1";
-  if (y[3] < kLeastWidth || y[0] * block.x.sizes[1] * y[2] * y[3] < std::int64_t{65536} * multiprocessors()) {
-    return "the images are too small, or too few";
-  }
-  return plan(block).instance != nullptr ? "" : "it is for 32 outputs at most";
+  return configs(block).empty() ? "it is for 32 outputs at most, at stride 1" : "";
 }
 
-Plan<DscBlockArguments> plan_forward(const DscBlockArguments& block, int /*threads*/) {
-  return {0, [pass = plan(block)](const DscBlockArguments& like, const Execution& execution) {
+Plan<DscBlockArguments> plan(const DscBlockArguments& block, const Config& config, int /*threads*/) {
+  return {0, [pass = pass_of(block, config)](const DscBlockArguments& like, const Execution& execution) {
             run(pass, like, execution);
           }};
 }
@@ -160,8 +189,21 @@ Plan<DscBlockArguments> plan_forward(const DscBlockArguments& block, int /*threa
 }  // namespace
 }  // namespace gpu::hopper
 
-Implementation<DscBlockArguments> dsc_block_hopper_narrow() {
-  return {.name = "gpu_hopper_narrow", .why_not = gpu::hopper::why_not, .plan = gpu::hopper::plan_forward};
+tuning::Kernel<DscBlockArguments> dsc_block_hopper_narrow() {
+  using namespace gpu::hopper;
+  return {.name = kName, .unsupported = unsupported, .configs = configs, .plan = plan};
+}
+
+bool suits_dsc_block_hopper_narrow(const DscBlockArguments& block) {
+  // Measured (docs/log/performance_gpu.md): otherwise another kernel, or two, are as fast, or faster.
+  constexpr int kMostChannels = 32, kLeastWidth = 28;
+  const Sizes& y = block.y.sizes;
+  return block.x.sizes[1] <= kMostChannels && y[3] >= kLeastWidth &&
+         y[0] * block.x.sizes[1] * y[2] * y[3] >= std::int64_t{65536} * gpu::multiprocessors();
+}
+
+tuning::Config dsc_block_hopper_narrow_prior(const DscBlockArguments& block) {
+  return gpu::hopper::config_of(gpu::hopper::cheapest(block));
 }
 
 }  // namespace fusedsc
