@@ -31,6 +31,13 @@ TEST_P(ConvBnActGpu, Tf32) {
     for_each_case(with_tf32(cases), verify_conv_bn_act_backward);
   }
 }
+/// Factors are rounded, not cut off.
+TEST_P(ConvBnActGpu, Tf32Rounds) {
+  if (GetParam().dtype != DataType::float32) GTEST_SKIP() << "it is for float32";
+  std::vector<ConvBnActCase> cases = with_tf32(conv_bn_act_edges(DataType::float32));
+  for (ConvBnActCase& block : cases) block.nearly_tf32 = true;
+  for_each_case(cases, verify_conv_bn_act);
+}
 TEST_P(ConvBnActGpu, Tf32Random) {
   if (GetParam().dtype != DataType::float32) GTEST_SKIP() << "it is for float32";
   align_tensors(false);

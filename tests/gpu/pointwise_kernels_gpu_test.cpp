@@ -1,5 +1,8 @@
 /// The registry of pointwise kernels: every kernel with configs that are far apart, by force, on problems that fit it;
 /// that explain, the trace and the plan say the same; and what force says when it cannot.
+#include <bit>
+#include <cmath>
+#include <limits>
 #include <map>
 
 #include "fusedsc/backward/pointwise/pointwise_kernels.h"
@@ -221,6 +224,150 @@ TEST_P(PointwiseKernelsGpu, Tf32BehindPrologues) {
   for (const char* kernel : {"hopper_planes_sliced_k", "gpu_tiles"}) EXPECT_GT(runs[kernel], 0) << kernel;
   for (const char* kernel : {"hopper_planes", "hopper_warp_sliced_k", "gpu_tiles"})
     EXPECT_GT(gradient_runs[kernel], 0) << kernel;
+}
+
+/// Factors are rounded to TensorFloat-32. Tensor cores would cut them off, which makes every product too small: here by
+/// more than the bounds leave, of whichever factor.
+TEST_P(PointwiseKernelsGpu, Tf32Rounds) {
+  if (!is_tf32()) GTEST_SKIP() << "has no TensorFloat-32";
+  using enum ForwardFusion::Output;
+  const ForwardFusion each_forward[] = {
+      {.nearly_tf32 = true},
+      {.prologue = true, .output = statistics, .nearly_tf32 = true},
+      {.output = statistics, .nearly_tf32 = true},
+      {.output = epilogue, .nearly_tf32 = true},
+      {.prologue = true, .activation = Activation::relu, .nearly_tf32 = true},
+  };
+  const BackwardFusion of_x{.gradient_prologue = true, .grad_bias = false, .output_is_of_x = true, .nearly_tf32 = true},
+      training{.prologue = true,
+               .activation = Activation::relu6,
+               .gradient_prologue = true,
+               .sums = true,
+               .grad_bias = false,
+               .nearly_tf32 = true},
+      each_backward[] = {{.grad_weight = false, .grad_bias = false, .nearly_tf32 = true},
+                         {.grad_x = false, .grad_bias = false, .nearly_tf32 = true},
+                         {.grad_bias = false, .nearly_tf32 = true},
+                         of_x,
+                         training};
+  // An expansion and a projection, for the kernels of both gradients at once, with everything; others with some.
+  std::vector<PointwiseGeometry> all = {{{2, 32, 14, 9}, 192, 1, true}, {{2, 32, 9, 13}, 16, 1, true}};
+  const std::size_t complete = all.size();
+  for (const PointwiseGeometry& geometry : geometries()) {
+    if (geometry.groups == 1) all.push_back(geometry);
+  }
+  std::vector<Forward> forward;
+  std::vector<Backward> backward;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    for (const Memory memory : memories()) {
+      for (std::size_t j = 0; j < 5; ++j) {
+        if (i >= complete && (i + j) % 3 != 0) continue;
+        forward.push_back({GetParam().dtype, all[i], each_forward[j], Memories::all(memory)});
+        backward.push_back({GetParam().dtype, all[i], each_backward[j], Memories::all(memory)});
+      }
+    }
+  }
+  std::map<std::string, int> runs, gradient_runs;
+  for (std::size_t i = 0; i < forward.size(); ++i) {
+    SCOPED_TRACE(testing::PrintToString(forward[i]));
+    ForwardTensors<PointwiseGeometry> tensors(forward[i]);
+    const PointwiseArguments arguments = tensors.arguments(forward[i]);
+    for (const auto& kernel : able(gpu::pointwise_gpu_kernels(), arguments)) {
+      for (const std::string& choice : some_choices(kernel, arguments, i, 1)) {
+        verify_by(kForwardRole, choice, [&] { verify_forward(forward[i]); });
+        ++runs[kernel.name];
+        if (HasFailure()) return;
+      }
+    }
+  }
+  for (std::size_t i = 0; i < backward.size(); ++i) {
+    SCOPED_TRACE(testing::PrintToString(backward[i]));
+    BackwardTensors<PointwiseGeometry> tensors(backward[i]);
+    const PointwiseBackwardArguments arguments = tensors.arguments(backward[i]);
+    for (const auto& kernel : able(pointwise_backward_kernels(), arguments)) {
+      for (const std::string& choice : some_choices(kernel, arguments, i, 1)) {
+        verify_by(kBackwardRole, choice, [&] { verify_backward(backward[i]); });
+        ++gradient_runs[kernel.name];
+        if (HasFailure()) return;
+      }
+    }
+  }
+  expect_all(gpu::pointwise_gpu_kernels(), runs);
+  expect_all(pointwise_backward_kernels(), gradient_runs);
+}
+
+/// Some of the tensor's elements: NaNs, of either sign and as GPUs make them, and infinities.
+void make_wild(Tensor& tensor, Random& random, std::int64_t count) {
+  const double wild[] = {std::bit_cast<double>(~std::uint64_t{0} >> 1), -std::numeric_limits<double>::quiet_NaN(),
+                         HUGE_VAL, -HUGE_VAL};
+  Array values = tensor.values();
+  for (std::int64_t i = 0; i < count; ++i) {
+    values.elements[random() % values.elements.size()].value = wild[static_cast<std::size_t>(i) % std::size(wild)];
+  }
+  tensor.fill(values);
+}
+
+/// What plain arithmetic makes of float32: NaN and infinity there and nowhere else, and about the same numbers.
+void expect_plain(const Tensor& tensor, const Array& expected, const char* name) {
+  const Array actual = tensor.values();
+  for (std::size_t i = 0; i < actual.elements.size(); ++i) {
+    const double value = actual.elements[i].value, plain = expected.elements[i].value;
+    if (std::isnan(plain)) ASSERT_TRUE(std::isnan(value)) << name << " " << i << ": " << value;
+    else if (std::isinf(plain)) ASSERT_EQ(value, plain) << name << " " << i;
+    else ASSERT_NEAR(value, plain, std::abs(plain) * 0x1p-9) << name << " " << i;
+  }
+}
+
+/// What is no number stays what it is on its way to TensorFloat-32.
+TEST_P(PointwiseKernelsGpu, Tf32KeepsWhatIsNoNumber) {
+  if (!is_tf32()) GTEST_SKIP() << "has no TensorFloat-32";
+  const Precision precision(GetParam().dtype);
+  const BackwardFusion only_input{.grad_weight = false, .grad_bias = false, .nearly_tf32 = true},
+      only_weight{.grad_x = false, .grad_bias = false, .nearly_tf32 = true};
+  std::size_t number = 0;
+  for (PointwiseGeometry geometry : geometries()) {
+    if (geometry.groups > 1) continue;
+    const PointwiseGeometry plain{geometry.x, geometry.outputs};
+    for (const Memory memory : memories()) {
+      Random random(5);
+      const Forward forward{GetParam().dtype, geometry, {.nearly_tf32 = true}, Memories::all(memory)};
+      SCOPED_TRACE(testing::PrintToString(forward));
+      ForwardTensors<PointwiseGeometry> tensors(forward);
+      make_wild(tensors.x, random, 4);
+      make_wild(tensors.weight, random, number % 2);
+      const Array y = plain.forward(precision, tensors.x.values(), tensors.weight.values(), {});
+      const PointwiseArguments arguments = tensors.arguments(forward);
+      for (const auto& kernel : able(gpu::pointwise_gpu_kernels(), arguments)) {
+        for (const std::string& choice : some_choices(kernel, arguments, number, 1)) {
+          verify_by(kForwardRole, choice, [&] {
+            run(PointwiseGeometry::kForward, arguments);
+            expect_plain(tensors.y, y, "y");
+          });
+          if (HasFailure()) return;
+        }
+      }
+      for (const BackwardFusion& fusion : {only_input, only_weight}) {
+        const Backward backward{GetParam().dtype, geometry, fusion, Memories::all(memory)};
+        BackwardTensors<PointwiseGeometry> gradients(backward);
+        make_wild(gradients.grad_y, random, 4);
+        make_wild(fusion.grad_x ? gradients.weight : gradients.x, random, number % 2);
+        const Array grad_x = plain.input_gradient(precision, gradients.grad_y.values(), gradients.weight.values()),
+                    grad_weight = plain.weight_gradient(precision, gradients.grad_y.values(), gradients.x.values());
+        const PointwiseBackwardArguments arguments_of_gradients = gradients.arguments(backward);
+        for (const auto& kernel : able(pointwise_backward_kernels(), arguments_of_gradients)) {
+          for (const std::string& choice : some_choices(kernel, arguments_of_gradients, number, 1)) {
+            verify_by(kBackwardRole, choice, [&] {
+              run(PointwiseGeometry::kBackward, arguments_of_gradients);
+              if (fusion.grad_x) expect_plain(gradients.grad_x, grad_x, "grad_x");
+              else expect_plain(gradients.grad_weight, grad_weight, "grad_weight");
+            });
+            if (HasFailure()) return;
+          }
+        }
+      }
+      ++number;
+    }
+  }
 }
 
 /// Where an entry computes one gradient, another one computes the other: that can be forced, too.

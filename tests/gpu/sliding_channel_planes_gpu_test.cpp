@@ -78,6 +78,21 @@ TEST_P(SlidingChannelPlanesGpu, EachGradient) {
   }
 }
 
+/// Factors are rounded to TensorFloat-32, not cut off; contiguous, and as the pointwise kernels multiply channels_last
+/// tensors by a weight that threads lay out, or a launch.
+TEST_P(SlidingChannelPlanesGpu, Rounds) {
+  std::vector<SlidingChannelGeometry> all = geometries();
+  all.push_back({{2, 256, 6, 6}, 160, 2, 0.5, true});
+  for (const SlidingChannelGeometry& geometry : all) {
+    for (const Memory memory : {Memory::contiguous, Memory::channels_last}) {
+      verify_forward<SlidingChannelGeometry>(
+          {DataType::float32, geometry, {.nearly_tf32 = true}, Memories::all(memory)});
+      verify_backward<SlidingChannelGeometry>(
+          {DataType::float32, geometry, {.grad_bias = false, .nearly_tf32 = true}, Memories::all(memory)});
+    }
+  }
+}
+
 TEST_P(SlidingChannelPlanesGpu, LeavesTheRest) {
   const SlidingChannelGeometry geometries[] = {
       {{2, 64, 7, 7}, 128, 2, 0.5, true},   // planes of no whole runs of 16 bytes

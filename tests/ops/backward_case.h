@@ -6,6 +6,7 @@
 
 #include "ops/cases.h"
 #include "ops/gradient_normaliser.h"
+#include "ops/tf32_factors.h"
 #include "ops/verify.h"
 #include "reference/fusion.h"
 
@@ -56,6 +57,11 @@ struct BackwardTensors {
       for (Tensor* tensor : {&x, &output}) tensor->fill(random, 99, 101);
       for (Channels* vector : {&scale, &output_scale}) vector->fill(random, 1, 1.01);
       for (Channels* vector : {&shift, &offset}) vector->fill(random, -100.5, -100);
+    }
+    if (problem.fusion.nearly_tf32) {
+      for (Tensor* factor : {&x, &weight, &grad_y}) factor->fill(nearly_tf32(random, factor->sizes()));
+      for (Channels* vector : {&scale, &grad_scale}) vector->fill(random, 1, 1);
+      for (Channels* vector : {&shift, &output_scale, &offset}) vector->fill(random, 0, 0);
     }
     if (problem.fusion.output_is_of_x) output.fill(output_of_x(problem));
     if (problem.fusion.grad_bias) grad_bias = Channels(problem.dtype, outputs);

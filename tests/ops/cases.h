@@ -60,8 +60,9 @@ struct ForwardFusion {
   Activation activation = Activation::identity;  ///< the prologue's
   enum class Output { plain, epilogue, statistics } output = Output::plain;
   Activation epilogue_activation = Activation::identity;
-  bool residual = false;  ///< in the epilogue
-  bool cancels = false;   ///< x is far from 0, and the prologue, which there is, takes most of it away
+  bool residual = false;     ///< in the epilogue
+  bool cancels = false;      ///< x is far from 0, and the prologue, which there is, takes most of it away
+  bool nearly_tf32 = false;  ///< factors are as nearly_tf32() has them (tf32_factors.h); a prologue changes nothing
 
   static ForwardFusion random(Random& random) {
     constexpr Output kOutputs[] = {Output::plain, Output::epilogue, Output::statistics};
@@ -78,7 +79,7 @@ inline std::ostream& operator<<(std::ostream& out, const ForwardFusion& fusion) 
   constexpr const char* kOutputs[] = {"plain", "epilogue", "statistics"};
   out << (fusion.bias ? "bias, " : "");
   out << (fusion.prologue ? "affine " : "") << name_of(fusion.activation) << " prologue, ";
-  out << (fusion.cancels ? "x far from 0, " : "");
+  out << (fusion.cancels ? "x far from 0, " : "") << (fusion.nearly_tf32 ? "nearly TF32, " : "");
   out << kOutputs[static_cast<int>(fusion.output)];
   if (fusion.output != ForwardFusion::Output::epilogue) return out;
   return out << ' ' << name_of(fusion.epilogue_activation) << (fusion.residual ? " + residual" : "");
@@ -94,6 +95,7 @@ struct BackwardFusion {
   bool grad_x = true, grad_weight = true, grad_bias = true;
   bool output_is_of_x = false;  ///< the gradient prologue's
   bool cancels = false;         ///< x and the output are far from 0, and the prologues take most of them away
+  bool nearly_tf32 = false;     ///< as ForwardFusion's
 
   static BackwardFusion random(Random& random) {
     BackwardFusion fusion{coin(random), one_of(random, kActivations), coin(random)};
@@ -111,9 +113,9 @@ inline std::ostream& operator<<(std::ostream& out, const BackwardFusion& fusion)
   out << (fusion.prologue ? "affine " : "") << name_of(fusion.activation) << " prologue, ";
   return out << (fusion.gradient_prologue ? "gradient prologue, " : "")
              << (fusion.output_is_of_x ? "its output is of x, " : "") << (fusion.cancels ? "x far from 0, " : "")
-             << (fusion.sums ? "sums, " : "") << (fusion.grad_add ? "grad_add, " : "")
-             << "wanted:" << (fusion.grad_x ? " grad_x" : "") << (fusion.grad_weight ? " grad_weight" : "")
-             << (fusion.grad_bias ? " grad_bias" : "");
+             << (fusion.nearly_tf32 ? "nearly TF32, " : "") << (fusion.sums ? "sums, " : "")
+             << (fusion.grad_add ? "grad_add, " : "") << "wanted:" << (fusion.grad_x ? " grad_x" : "")
+             << (fusion.grad_weight ? " grad_weight" : "") << (fusion.grad_bias ? " grad_bias" : "");
 }
 
 }  // namespace fusedsc::reference

@@ -26,7 +26,8 @@ struct ConvBnActCase {
   bool affine = true;  ///< BatchNorm has weight and bias
   bool wants_grad_x = false;
   bool tf32 = false;
-  Memories memories{};  ///< y: of what backward writes, too; other: of grad_y
+  bool nearly_tf32 = false;  ///< x and weight are (tf32_factors.h), and not what TensorFloat-32 has
+  Memories memories{};       ///< y: of what backward writes, too; other: of grad_y
 
   Sizes weight_sizes() const { return {outputs, x[1], window.kernel[0], window.kernel[1]}; }
   Sizes y_sizes() const { return {x[0], outputs, window.output_height(x[2]), window.output_width(x[3])}; }
@@ -37,7 +38,7 @@ inline std::ostream& operator<<(std::ostream& out, const ConvBnActCase& block) {
   return out << name_of(block.dtype) << ", x " << printed(block.x) << ", M " << block.outputs << ", " << block.window
              << ", " << name_of(block.activation) << (block.training ? ", training" : ", eval")
              << (block.affine ? "" : ", not affine") << (block.wants_grad_x ? ", grad_x" : "")
-             << (block.tf32 ? ", TF32" : "") << "\n  " << block.memories;
+             << (block.tf32 ? ", TF32" : "") << (block.nearly_tf32 ? ", nearly TF32" : "") << "\n  " << block.memories;
 }
 
 /// Images of three channels and others, windows that begin at even and at odd elements, rows of one product and of
@@ -146,7 +147,9 @@ struct ConvBnActInputs {
     const DataType sum_type = accumulation_type(block.dtype);
     x.fill(random, -1, 2);
     weight.fill(random, -1, 1);
-    for (Tensor* factor : {&x, &weight}) factor->fill(Tf32{block.tf32}.exact(factor->values()));
+    for (Tensor* factor : {&x, &weight}) {
+      factor->fill(block.nearly_tf32 ? nearly_tf32(random, factor->sizes()) : Tf32{block.tf32}.exact(factor->values()));
+    }
     if (block.affine) {
       bn_weight = Channels(sum_type, block.outputs).fill(random, -1, 3);
       bn_bias = Channels(sum_type, block.outputs).fill(random, -1, 4);
@@ -156,8 +159,17 @@ struct ConvBnActInputs {
   }
 
   ConvBnAct reference(const ConvBnActCase& block) const {
-    return {block.dtype, block.window,    block.activation,   ConvBnActArguments().eps, block.training,
-            x.values(),  weight.values(), bn_weight.values(), bn_bias.values(),         block.tf32};
+    const Tf32 tf32{block.tf32};
+    return {block.dtype,
+            block.window,
+            block.activation,
+            ConvBnActArguments().eps,
+            block.training,
+            tf32.factor(x.values()),
+            tf32.factor(weight.values()),
+            bn_weight.values(),
+            bn_bias.values(),
+            block.tf32};
   }
   Normalisation running() const { return {running_mean.values(), running_invstd.values()}; }
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "ops/cases.h"
+#include "ops/tf32_factors.h"
 #include "ops/verify.h"
 #include "reference/batch_norm.h"
 
@@ -56,6 +57,11 @@ struct ForwardTensors {
       x.fill(random, 99, 101);
       scale.fill(random, 1, 1.01);
       shift.fill(random, -100.5, -100);
+    }
+    if (problem.fusion.nearly_tf32) {
+      for (Tensor* factor : {&x, &weight}) factor->fill(nearly_tf32(random, factor->sizes()));
+      scale.fill(random, 1, 1);
+      shift.fill(random, 0, 0);
     }
     if (problem.has_epilogue()) {
       epilogue_scale = Channels(sum_type, outputs).fill(random, -2, 2);

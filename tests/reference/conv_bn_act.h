@@ -16,7 +16,7 @@ struct ConvBnAct {
   bool training;
   Array x, weight;
   Vector bn_weight, bn_bias;  ///< empty: not given
-  bool tf32 = false;          ///< gradients may be rounded to TensorFloat-32; x and weight must already be
+  bool tf32 = false;          ///< gradients may be rounded to TensorFloat-32; x and weight are what may become of them
 };
 
 struct ConvBnActOutputs {

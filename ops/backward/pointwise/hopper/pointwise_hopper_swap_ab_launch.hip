@@ -44,6 +44,7 @@ void SwapAbInputPass::run(const PointwiseBackwardArguments& a, void* stream) con
   p.output_rows = a.grad_x.data;
   p.activations = map_of_planes(weight_image(a), case_, instance.depth);
   p.output = map_of_planes(image_of(a.grad_x.data, pixels, a.x.sizes[1]), case_, instance.channels);
+  p.rounds_weight = true;
   p.weight = map_of(a.grad_y.data, DataType::float32, outputs, pixels, activation_matrix(a.grad_y, 1, true).first,
                     instance.depth, instance.channels);
   launch_.start(kName, case_, p, stream);

@@ -13,28 +13,36 @@ struct WaveFragments {
   std::uint32_t a[4], b[2];
 };
 
-/// The nearest number with 10 fractional bits, of two the one farther from 0.
+/// The nearest number with 10 fractional bits, of two as near the one whose last bit is 0. NaN and infinity stay what
+/// they are. Products drop the other bits of a float by themselves, which makes it smaller: so its factors come from
+/// here. (GPUs before Hopper have an instruction for the other way to choose only: of two the one farther from 0.)
 FUSEDSC_DEVICE std::uint32_t to_tf32(float value) {
 #if defined(__CUDA_ARCH__)
   std::uint32_t bits;
+#if __CUDA_ARCH__ >= 900
+  asm("cvt.rn.tf32.f32 %0, %1;" : "=r"(bits) : "f"(value));
+#else
   asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(value));
+#endif
   return bits;
 #else
   const auto bits = __builtin_bit_cast(std::uint32_t, value);
-  return value != value ? bits : (bits + 0x1000u) & ~0x1fffu;
+  return value != value ? 0x7fffffffu : (bits + 0xfffu + (bits >> 13 & 1)) & ~0x1fffu;
 #endif
 }
 FUSEDSC_DEVICE float rounded_to_tf32(float value) { return __builtin_bit_cast(float, to_tf32(value)); }
 
-/// The same of a float's bits, for instructions that drop the others. In one instruction: the larger of bits and bits +
-/// half, as integers, since behind the NaN 0x7fffffff come negative ones.
+/// Of a float's bits, for instructions that drop the last 13: of two as near the one farther from 0. In one instruction
+/// whose result is where its reader wants it, while the compiler puts to_tf32()'s where its operand was: the larger of
+/// bits and bits + half, as integers, since behind the NaN 0x7fffffff come negative ones. So is a NaN whose bits are
+/// 0xfffff000 or more not kept, which no arithmetic makes.
 FUSEDSC_DEVICE std::uint32_t round_to_tf32(std::uint32_t word) {
   const auto bits = static_cast<std::int32_t>(word);
 #if defined(__CUDA_ARCH__)
   return static_cast<std::uint32_t>(__viaddmax_s32(bits, 0x1000, bits));
 #else
   const auto up = static_cast<std::int32_t>(word + 0x1000u);
-  return static_cast<std::uint32_t>(up > bits ? up : bits) & ~0x1fffu;
+  return static_cast<std::uint32_t>(up > bits ? up : bits);
 #endif
 }
 
@@ -69,10 +77,10 @@ inline void wave_multiply_add_tf32(float (&d)[4], const std::uint32_t (&a)[4], c
   const WaveFragments* wave = place - lane;
   *place = {{a[0], a[1], a[2], a[3]}, {b[0], b[1]}};
   executor::wave_barrier();
+  const auto factor = [](std::uint32_t word) { return __builtin_bit_cast(float, word & ~0x1fffu); };  // cut off
   for (int i = 0; i < 4; ++i) {
     for (int k = 0; k < 8; ++k) {
-      d[i] += __builtin_bit_cast(float, wave[g * 4 + k % 4].a[i / 2 + k / 4 * 2]) *
-              __builtin_bit_cast(float, wave[(2 * t + i % 2) * 4 + k % 4].b[k / 4]);
+      d[i] += factor(wave[g * 4 + k % 4].a[i / 2 + k / 4 * 2]) * factor(wave[(2 * t + i % 2) * 4 + k % 4].b[k / 4]);
     }
   }
 }

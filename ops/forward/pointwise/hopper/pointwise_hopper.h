@@ -46,6 +46,10 @@ class PointwiseProduct {
   using Sums = float[kProducts][kWidth / 2];
   using Prologue = PointwisePrologue<T, kInputGradient>;  ///< of gradients: with another tensor
   using Part = Epilogue<T, kChannels, kThreads, kKind>;
+  /// How activations reach products: to be changed, or to be rounded. Reading them from shared memory, products would
+  /// cut floats off, and would read it as often.
+  static constexpr bool kThroughRegisters = kPrologue || kSize == 4;
+  static constexpr bool kMayRoundWeight = kSize == 4 && !kInputGradient;  ///< whose weight has passed a kernel
   static constexpr bool kTransposes = kCanTranspose < T, kChannels, kTileDepth,
                         !kPrologue && kKind == EpilogueKind::plain > ;
   static constexpr int kPiece = Prologue::kPiece, kPieces = kTileDepth / kPiece;
@@ -119,6 +123,9 @@ class PointwiseProduct {
     if constexpr (kTransposes) {
       if (p_.smem_transposes_weight) smem_transpose_weight();
     }
+    if constexpr (kMayRoundWeight) {
+      if (p_.rounds_weight) round_weight();
+    }
     StageTurn turn;
     int last_slot = -1;
     Sums sums = {};
@@ -126,6 +133,9 @@ class PointwiseProduct {
     for (int tile = 0; tile < tiles_; ++tile) {
       if constexpr (kPrologue) {
         prologue.with_change([&](const auto& change) { multiply_changed(sums, change, tile, turn); });
+      } else if constexpr (kThroughRegisters) {
+        const auto round = [](auto& words, const auto& /*others*/, int /*k*/) { round_pieces<T>(words); };
+        multiply_changed(sums, round, tile, turn);
       } else {
 #pragma unroll 1
         for (int step = 0; step < steps_; ++step) {
@@ -241,6 +251,16 @@ class PointwiseProduct {
     block_barrier();
   }
 
+  /// Likewise.
+  FUSEDSC_DEVICE void round_weight() const {
+    for (int i = 0; i < steps_; ++i) {
+      wait(weight_barriers_ + i, 0);
+      round_floats<kWeightBytes, kThreads>(weight_ + i * kWeightBytes, thread_index());
+    }
+    publish();
+    block_barrier();
+  }
+
   // ----------------------------------------------------------------------------------------- by all threads of a group
 
   FUSEDSC_DEVICE std::uint64_t describe_weight(int step, int block, int k) const {
@@ -280,8 +300,8 @@ class PointwiseProduct {
     wait(barriers_ + turn.slot, turn.parity);
   }
 
-  /// All steps of a tile with the prologue, through registers: two sets of them, so that one is changed while products
-  /// read the other.
+  /// All steps of a tile with the prologue, or rounded, through registers: two sets of them, so that one is changed
+  /// while products read the other.
   template <class Change>
   FUSEDSC_DEVICE void multiply_changed(Sums& sums, const Change& change, int tile, StageTurn& turn) {
     std::uint32_t rows[2][kPieces][4];
@@ -307,7 +327,7 @@ class PointwiseProduct {
     }
   }
 
-  /// rows = what the prologue makes of a step's values from k on.
+  /// rows = what becomes of a step's values from k on.
   template <class Change>
   FUSEDSC_DEVICE void change_half(std::uint32_t (&rows)[kPieces / 2][4], const Change& change, int step, int slot,
                                   int k) const {
@@ -318,7 +338,7 @@ class PointwiseProduct {
     for (int i = 0; i < kPieces / 2; ++i) {
       const int place = place_of_run<kDepthBytes>(row, (k / kPiece + i) * 2 + lane / 16);
       load_matrices(tile + place, rows[i]);
-      if constexpr (kInputGradient) load_matrices(tile + kStageBytes + place, others[i]);
+      if constexpr (kPrologue && kInputGradient) load_matrices(tile + kStageBytes + place, others[i]);
     }
     change(rows, others, step * kTileDepth + k);
   }

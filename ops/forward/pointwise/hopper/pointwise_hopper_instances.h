@@ -6,11 +6,22 @@
 
 namespace fusedsc::gpu::hopper {
 
+/// Blocks that shall fit a multiprocessor: the compiler is told where it would else take a few registers too many.
+template <class Product>
+inline constexpr int kProductBlocks = 1;
+template <int kRowTiles, int kChannels, int kKSlices, bool kInputGradient>
+inline constexpr int kProductBlocks<
+    PointwiseSlicedKProduct<float, kRowTiles, kChannels, kKSlices, false, kInputGradient, EpilogueKind::plain>> =
+    kRowTiles* kKSlices <= 2 && kChannels <= 96 ? 2 : 1;
+template <>
+inline constexpr int kProductBlocks<PointwiseSlicedKProduct<float, 2, 64, 1, true, true, EpilogueKind::gradient>> = 2;
+
 template <class Product>
 void append_product(std::vector<PointwiseInstance>& to, PointwiseFamily family, DataType dtype, bool prologue,
                     EpilogueKind kind, int row_tiles, int k_slices = 1, int least_stages = 2) {
   to.push_back({family, dtype, Product::kChannels, Product::kTileDepth, row_tiles, k_slices, Product::kThreads,
-                prologue, kind, hopper_kernel<Product>, Product::memory_bytes, least_stages});
+                prologue, kind, hopper_kernel<Product, Product::kThreads, kProductBlocks<Product>>,
+                Product::memory_bytes, least_stages});
 }
 
 template <class T, bool kInputGradient, bool kPrologue, EpilogueKind kKind, int... kChannels, int... kDepth,

@@ -143,6 +143,7 @@ class Pass {
       const ConstTensorView weight = expanded ? ConstTensorView(expanded) : a.weight;
       if (expanded) gpu::expand_sliding_channels(a.windows, a.weight, expanded, execution.stream);
       p.weight_is_new = static_cast<bool>(expanded);
+      p.rounds_weight = problem.dtype == DataType::float32;
       p.weight = map_of(weight.data, problem.dtype, problem.depth, problem.channels, weight.strides[0], instance.depth,
                         instance.channels);
     }

@@ -1,5 +1,5 @@
 /// Pointwise products on Hopper GPUs: what a launch is told, and what is done to activations between shared memory and
-/// the product.
+/// the product, which passes floats through registers to round them.
 #pragma once
 
 #include "fusedsc/common/gpu/products/wave_product.h"
@@ -32,6 +32,7 @@ struct PointwiseParameters {
   void* output_rows = nullptr;
   WeightSource source;                  ///< of a weight that threads lay out; no data: TMA brings it
   bool smem_transposes_weight = false;  ///< of float32: it comes with its channels innermost
+  bool rounds_weight = false;           ///< of float32: as TMA brings it, it is no TensorFloat-32 yet
   // What the kernel before this one makes, which has waited for whatever made the rest: that may be read before.
   bool weight_is_new = false, prologue_is_new = false;
   int pixels = 0, depth = 0, channels = 0;
@@ -53,6 +54,19 @@ FUSEDSC_DEVICE void prefetch_maps(const PointwiseParameters& p) {
   prefetch(p.activations);
   prefetch(p.weight);
   prefetch(p.output);
+}
+
+/// Of values that no prologue changes: floats become TensorFloat-32. A prologue reads them as they are, since what it
+/// all but cancels would be lost by rounding before it, and rounds what it makes.
+template <class T, int kPieces>
+FUSEDSC_DEVICE void round_pieces(std::uint32_t (&pieces)[kPieces][4]) {
+  if constexpr (sizeof(T) == 4) {
+#pragma unroll
+    for (int piece = 0; piece < kPieces; ++piece) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) pieces[piece][i] = to_tf32(__builtin_bit_cast(float, pieces[piece][i]));
+    }
+  }
 }
 
 /// activation(scale*a + shift), or with kHasOther scale*a + other_scale*other + shift, on what a thread holds of

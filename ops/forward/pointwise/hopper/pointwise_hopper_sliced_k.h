@@ -6,6 +6,7 @@
 
 #include "fusedsc/common/gpu/hopper/hopper_products.h"
 #include "fusedsc/common/gpu/hopper/hopper_stages.h"
+#include "fusedsc/common/gpu/sums/keep_order.h"
 #include "fusedsc/common/gpu/vendor/following_kernel.h"
 #include "fusedsc/forward/pointwise/hopper/pointwise_hopper_shares.h"
 #include "fusedsc/forward/pointwise/hopper/pointwise_hopper_smem_transpose.h"
@@ -61,6 +62,9 @@ class PointwiseSlicedKProduct {
   static constexpr bool kSums = Part::kStatistics || Part::kGradient;
   static constexpr bool kPlain = !kPrologue && kKind == EpilogueKind::plain;
   static constexpr bool kTransposes = kCanTranspose<T, kChannels, kTileDepth, kPlain>;
+  // As of blocks that keep their weight.
+  static constexpr bool kThroughRegisters = kPrologue || kSize == 4;
+  static constexpr bool kMayRoundWeight = kSize == 4 && !kInputGradient;
 
  public:
   static constexpr int kLeastStages = Shares::kBytes > 2 * kTileBytes ? (Shares::kBytes + kTileBytes - 1) / kTileBytes
@@ -293,6 +297,8 @@ class PointwiseSlicedKProduct {
     Sums sums = {};
     if constexpr (kPrologue) {
       prologue.with_change([&](const auto& change) { multiply_changed(sums, change); });
+    } else if constexpr (kThroughRegisters) {
+      multiply_rounded(sums);
     } else {
       multiply_unchanged(sums);
     }
@@ -302,7 +308,18 @@ class PointwiseSlicedKProduct {
   }
 
   FUSEDSC_DEVICE void multiply_unchanged(Sums& sums) const {
-    Steps steps;
+#pragma unroll 1
+    for (Steps steps; steps.step < steps_; steps.next(p_.stages)) {
+      wait(full_ + steps.turn.slot, steps.turn.parity);
+      const std::uint64_t rows = describe<kDepthBytes>(tiles_ + steps.turn.slot * tile_bytes_);
+      multiply_step(sums, steps, [&](int k) { return rows + k * kSize / 16; });
+      refill_last(steps);
+    }
+  }
+
+  /// Of floats, which are rounded in registers. What weights need is done beside the products of the step before; other
+  /// registers for the activations, too, would cost a second block beside this one, and copies take longer than both.
+  FUSEDSC_DEVICE void multiply_rounded(Sums& sums) const {
     const bool smem_transposes = kTransposes && p_.smem_transposes_weight,
                smem_transposes_at_once = smem_transposes && steps_ <= p_.stages;
     if constexpr (kTransposes) {
@@ -311,8 +328,9 @@ class PointwiseSlicedKProduct {
                                                                  [&](int step) { wait(full_ + step, 0); });
       }
     }
+    const auto round = [](auto& words, const auto& /*others*/, int /*k*/) { round_pieces<T>(words); };
 #pragma unroll 1
-    for (; steps.step < steps_; steps.next(p_.stages)) {
+    for (Steps steps; steps.step < steps_; steps.next(p_.stages)) {
       wait(full_ + steps.turn.slot, steps.turn.parity);
       if constexpr (kTransposes) {
         if (smem_transposes && !smem_transposes_at_once) {
@@ -320,9 +338,12 @@ class PointwiseSlicedKProduct {
                                                                    row_tile_, k_slice_);
         }
       }
-      const std::uint64_t rows = describe<kDepthBytes>(tiles_ + steps.turn.slot * tile_bytes_);
-      multiply_step(sums, steps, [&](int k) { return rows + k * kSize / 16; });
+      round_weight(steps);
+      std::uint32_t rows[kPieces][4];
+      wait_for_products<0>();  // which may still read these registers
       refill_last(steps);
+      read_changed(rows, round, steps);
+      multiply_step(sums, steps, [&](int k) -> const std::uint32_t(&)[4] { return rows[k / kPiece]; });
     }
   }
 
@@ -337,6 +358,7 @@ class PointwiseSlicedKProduct {
       for (int i = 0; i < 2; ++i) {
         if (i == 1 && steps.step == steps_) break;
         wait(full_ + steps.turn.slot, steps.turn.parity);
+        round_weight(steps);
         read_changed(rows[i], change, steps);
         multiply_step(sums, steps, [&](int k) -> const std::uint32_t(&)[4] { return rows[i][k / kPiece]; });
         refill_last(steps);
@@ -345,11 +367,20 @@ class PointwiseSlicedKProduct {
     }
   }
 
+  /// Of a step, by the groups that share it.
+  FUSEDSC_DEVICE void round_weight(const Steps& steps) const {
+    if constexpr (kMayRoundWeight) {
+      if (!p_.rounds_weight) return;
+      round_tile_together<kWeightBytes, kRowTiles, kKSlices>(weights_ + steps.turn.slot * kWeightBytes, row_tile_,
+                                                             k_slice_);
+    }
+  }
+
   /// The slot of the step before the present one, whose products are done then.
   FUSEDSC_DEVICE void refill_last(const Steps& steps) const {
     const int next = steps.step - 1 + p_.stages;
-    if (steps.step == 0 || (!kPrologue && next >= steps_)) return;
-    wait_for_products<1>();  // with a prologue they read registers, too, which are wanted again
+    if (steps.step == 0 || (!kThroughRegisters && next >= steps_)) return;
+    wait_for_products<1>();  // which may read registers, too, that are wanted again
     if (next >= steps_) return;
     warp_barrier();
     if (thread_ % 32 == 0) arrive(empty_ + steps.last_slot);
@@ -377,17 +408,19 @@ class PointwiseSlicedKProduct {
     fence(sums);
   }
 
-  /// rows = what the prologue makes of a step's activations.
+  /// rows = what becomes of a step's activations.
   template <class Change>
   FUSEDSC_DEVICE void read_changed(std::uint32_t (&rows)[kPieces][4], const Change& change, const Steps& steps) const {
     const unsigned char* tile = tiles_ + steps.turn.slot * tile_bytes_;
-    const int lane = thread_ % 32, row = thread_ / 32 * 16 + lane % 16;
+    auto thread = static_cast<std::uint32_t>(thread_);
+    if constexpr (!kPrologue) hide_origin(thread);  // places are worked out here: registers wait for them otherwise
+    const int lane = static_cast<int>(thread % 32), row = static_cast<int>(thread / 32 * 16) + lane % 16;
     std::uint32_t others[kPieces][4] = {};
 #pragma unroll
     for (int i = 0; i < kPieces; ++i) {
       const int place = place_of_run<kDepthBytes>(row, i * 2 + lane / 16);
       load_matrices(tile + place, rows[i]);
-      if constexpr (kInputGradient) load_matrices(tile + kTileBytes + place, others[i]);
+      if constexpr (kPrologue && kInputGradient) load_matrices(tile + kTileBytes + place, others[i]);
     }
     change(rows, others, (share_ + steps.step * shares_) * kTileDepth);
   }

@@ -1,5 +1,6 @@
-/// Weights of float32 whose channels are innermost, for products that want their k there: blocks of both are transposed
-/// where they lie, in place of a kernel that does it for all of the weight.
+/// Weights of float32 as TMA brings them, which become TensorFloat-32 where they lie in shared memory. Those whose
+/// channels are innermost, for products that want their k there, are transposed in blocks of both meanwhile, in place
+/// of a kernel that does it for all of the weight.
 #pragma once
 
 #include "fusedsc/forward/pointwise/hopper/pointwise_hopper_prologue.h"
@@ -7,6 +8,26 @@
 namespace fusedsc::gpu::hopper {
 
 inline constexpr int kTransposed = 32, kTransposedBytes = kTransposed * kTransposed * 4;  ///< of a block
+
+/// By kThreads threads, of which this is number `thread`: kBytes of floats. They publish() and meet before a product
+/// reads them.
+template <int kBytes, int kThreads>
+FUSEDSC_DEVICE void round_floats(unsigned char* memory, int thread) {
+  constexpr int kRuns = kBytes / 16, kEach = kRuns / kThreads;
+  static_assert(kBytes % 16 == 0);
+  auto* runs = reinterpret_cast<Aligned<float, 4>*>(memory) + thread;
+  const auto round = [](Aligned<float, 4>& run) {
+    Aligned<float, 4> four = run;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) four.elements[i] = rounded_to_tf32(four.elements[i]);
+    run = four;
+  };
+#pragma unroll 2
+  for (int i = 0; i < kEach; ++i) round(runs[i * kThreads]);
+  if constexpr (kRuns % kThreads != 0) {
+    if (thread < kRuns % kThreads) round(runs[kEach * kThreads]);
+  }
+}
 
 /// By a warp: rows of a tile become its columns, rounded to TensorFloat-32. A lane has a column, then a row.
 FUSEDSC_DEVICE void transpose_block(unsigned char* block) {
@@ -53,7 +74,16 @@ FUSEDSC_DEVICE void transpose_tiles_together(unsigned char* tiles, int count, in
   group_barrier<kRowTiles * kGroupThreads>(kRowTiles * (1 + kKSlices) + k_slice);
 }
 
-/// Starts the copies of such a tile.
+/// Rounds a tile of kBytes by the warpgroups that share it, likewise.
+template <int kBytes, int kRowTiles, int kKSlices>
+FUSEDSC_DEVICE void round_tile_together(unsigned char* tile, int row_tile, int k_slice) {
+  constexpr int kThreads = kRowTiles * kGroupThreads;
+  round_floats<kBytes, kThreads>(tile, row_tile * kGroupThreads + thread_index() % kGroupThreads);
+  publish();
+  group_barrier<kThreads>(kRowTiles * (1 + kKSlices) + k_slice);
+}
+
+/// Starts the copies of a tile that is to be transposed.
 template <int kChannels>
 FUSEDSC_DEVICE void start_transposed(unsigned char* tile, const TensorMap& weight, int first_channel, int k,
                                      Barrier* barrier) {

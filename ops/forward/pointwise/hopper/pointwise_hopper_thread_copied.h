@@ -2,6 +2,7 @@
 #pragma once
 
 #include "fusedsc/common/gpu/hopper/hopper.h"
+#include "fusedsc/common/gpu/products/wave_product.h"
 #include "fusedsc/forward/pointwise/tiles/weight_source.h"
 
 namespace fusedsc::gpu::hopper {
@@ -14,6 +15,16 @@ struct ThreadCopiedTiles {
   int channel, channels;  ///< likewise
   int count;
 };
+
+/// What products take of elements: floats become TensorFloat-32.
+template <class T>
+FUSEDSC_DEVICE Aligned<std::uint32_t, 4> factors_of_run(Aligned<std::uint32_t, 4> run) {
+  if constexpr (sizeof(T) == 4) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) run.elements[i] = to_tf32(__builtin_bit_cast(float, run.elements[i]));
+  }
+  return run;
+}
 
 /// Of a dense weight whose pieces are 16 bytes: with few tiles, so that a thread has runs of several rows under way.
 /// A tile is kBlocks blocks of kRows rows, each of the channels behind those of the one before.
@@ -45,7 +56,7 @@ FUSEDSC_DEVICE void lay_out_dense_weight(const WeightSource& source, const Threa
       const int number = first + i * threads, tile = number / kItems, item = number % kBlockItems;
       if (number >= all) break;
       unsigned char* to = tiles.to + tile * tiles.pitch + number / kBlockItems % kBlocks * kRows * kRowBytes;
-      *reinterpret_cast<Run*>(to + place_of_run<kRowBytes>(item / kRuns, item % kRuns)) = runs[i];
+      *reinterpret_cast<Run*>(to + place_of_run<kRowBytes>(item / kRuns, item % kRuns)) = factors_of_run<T>(runs[i]);
     }
   }
 }
@@ -79,7 +90,9 @@ FUSEDSC_DEVICE void lay_out_weight_of(const WeightSource& source, const ThreadCo
       }
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
-        if (tile + i * lanes < tiles.count) *reinterpret_cast<Aligned<std::uint32_t, 4>*>(to) = runs[i];
+        if (tile + i * lanes < tiles.count) {
+          *reinterpret_cast<Aligned<std::uint32_t, 4>*>(to) = factors_of_run<T>(runs[i]);
+        }
         to += lanes * tiles.pitch;
       }
     }

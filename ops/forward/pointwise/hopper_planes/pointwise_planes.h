@@ -22,6 +22,7 @@ class PlanesProduct {
   static constexpr int kGroups = kGroups_, kThreads = kGroups * kGroupThreads;
   static constexpr bool kTransposes = kCanTranspose < T, kChannels, kTileDepth,
                         !kPrologue && kKind == EpilogueKind::plain > ;
+  static constexpr bool kMayRoundWeight = sizeof(T) == 4 && !kInputGradient;  ///< whose weight has passed a kernel
   static_assert(kChannels % 16 == 0);
 
   FUSEDSC_HOST_DEVICE static constexpr int memory_bytes(const PointwiseMemoryUse& use, const PlanesTiling& tiling,
@@ -126,6 +127,9 @@ class PlanesProduct {
     }
     if constexpr (kTransposes) {
       if (p_.smem_transposes_weight) smem_transpose_weight();
+    }
+    if constexpr (kMayRoundWeight) {
+      if (p_.rounds_weight) round_weight();
     }
     StageTurn turn;
     Sums sums = {};
@@ -237,6 +241,16 @@ class PlanesProduct {
   FUSEDSC_DEVICE void smem_transpose_weight() const {
     for (int i = 0; i < steps_; ++i) wait(weight_barriers_ + i, 0);
     transpose_tiles<kChannels>(weight_, steps_, thread_index() / 32, kGroups * 4);
+    block_barrier();
+  }
+
+  /// Likewise.
+  FUSEDSC_DEVICE void round_weight() const {
+    for (int i = 0; i < steps_; ++i) {
+      wait(weight_barriers_ + i, 0);
+      round_floats<kWeightCopied, kThreads>(weight_ + i * kWeightBytes, thread_index());
+    }
+    publish();
     block_barrier();
   }
 

@@ -83,6 +83,7 @@ class Pass {
     if (case_.lays_out) {
       p.source = WeightSource(a.weight, {});
     } else {
+      p.rounds_weight = problem.dtype == DataType::float32;
       p.weight =
           map_of(padded != nullptr ? padded : a.weight.data, problem.dtype, problem.depth, problem.channels,
                  padded != nullptr ? padded_pitch(a.weight) : a.weight.strides[0], instance.depth, instance.channels);

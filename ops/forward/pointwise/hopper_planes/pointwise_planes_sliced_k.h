@@ -56,6 +56,7 @@ class PlanesSlicedKProduct {
   /// Not of whole images and 96 channels, for which that would take the registers of a second block.
   static constexpr bool kTransposes = kCanTranspose < T, kChannels, kTileDepth,
                         !kPrologue && kKind == EpilogueKind::plain > &&!(Positions::kWholeImages && kChannels == 96);
+  static constexpr bool kMayRoundWeight = sizeof(T) == 4 && !kInputGradient;  ///< whose weight has passed a kernel
   /// Whether tiles of a block can be cut so: groups that share k do not share tiles with others.
   static constexpr bool takes(const PlanesTiling& tiling) {
     return kRowTiles % sharing(tiling) == 0 && (kKSlices == 1 || sharing(tiling) == 1);
@@ -268,6 +269,12 @@ class PlanesSlicedKProduct {
                                                                    k_slice_);
         }
       }
+      if constexpr (kMayRoundWeight) {
+        if (p_.rounds_weight) {
+          round_tile_together<kWeightBytes, kRowTiles, kKSlices>(weights_ + turn.slot * kWeightBytes, row_tile_,
+                                                                 k_slice_);
+        }
+      }
       std::uint32_t rows[kPieces][4];
       wait_for_products<0>();  // which may still read these registers
       const int next = step - 1 + p_.stages;
@@ -298,8 +305,13 @@ class PlanesSlicedKProduct {
     if constexpr (Positions::kWholeImages) {
       tile_.load_pieces(tile, kTileDepth, existing, to);
     } else {
+      constexpr bool kHides = kTransposes && kChannels == 96;
+      const auto load = [&](const Positions& positions) {
 #pragma unroll
-      for (int i = 0; i < kPieces; ++i) tile_.load_rows(tile, kTileDepth, i * kPiece, existing, to[i]);
+        for (int i = 0; i < kPieces; ++i) positions.load_rows(tile, kTileDepth, i * kPiece, existing, to[i]);
+      };
+      if constexpr (kHides) load(tile_.without_origin());
+      else load(tile_);
     }
   }
 

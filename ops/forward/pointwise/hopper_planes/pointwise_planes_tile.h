@@ -29,19 +29,6 @@ struct PlanesSource {
 
 FUSEDSC_DEVICE std::uint32_t bits_of(float value) { return __builtin_bit_cast(std::uint32_t, value); }
 
-/// Of values that no prologue changes: floats become TensorFloat-32. A prologue reads them as they are, since what it
-/// all but cancels would be lost by rounding before it, and rounds what it makes.
-template <class T, int kPieces>
-FUSEDSC_DEVICE void round_pieces(std::uint32_t (&pieces)[kPieces][4]) {
-  if constexpr (sizeof(T) == 4) {
-#pragma unroll
-    for (int piece = 0; piece < kPieces; ++piece) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) pieces[piece][i] = to_tf32(__builtin_bit_cast(float, pieces[piece][i]));
-    }
-  }
-}
-
 /// Of planes that are whole runs of 16 bytes, in boxes by TMA: each channel has rows of 128 bytes, one of
 /// 64 positions of 16 bits, or two of 32 floats.
 template <class T>
@@ -55,6 +42,13 @@ class PlanesBox {
   /// `thread`: of the warpgroup, each of which has 16 of a product's 64 rows.
   FUSEDSC_DEVICE PlanesBox(const PlanesTiling& tiling, int thread, int /*part*/)
       : tiling_(tiling), lane_(thread % 32), warp_(thread / 32) {}
+
+  /// As it is; what is made of it is worked out where it is asked for: registers that would wait for it are spilled.
+  FUSEDSC_DEVICE PlanesBox without_origin() const {
+    auto thread = static_cast<std::uint32_t>(warp_ * 32 + lane_);
+    hide_origin(thread);
+    return {tiling_, static_cast<int>(thread), 0};
+  }
 
   FUSEDSC_HOST_DEVICE static constexpr int bytes(int channels, const PlanesTiling&) {
     return channels * kHalves * kRowBytes;
