@@ -55,4 +55,17 @@ FUSEDSC_DEVICE bool is_suspicious(std::uint32_t sum) {
   return (beyond_finite<T>(sum) & 0x80008000u) != 0;
 }
 
+/// By all threads of a product (wave_product.h): whether it is so for any of them.
+#if defined(FUSEDSC_HOST_EXECUTOR)
+inline bool any_of_product(bool condition) {
+  int any = condition ? 1 : 0;
+  for (int mask = 1; mask < wave_size(); mask *= 2) any |= shuffle_xor(any, mask);  // wider waves have several products
+  return any != 0;
+}
+#elif defined(__CUDACC__)
+FUSEDSC_DEVICE bool any_of_product(bool condition) { return __any_sync(0xffffffffu, condition) != 0; }
+#else
+FUSEDSC_DEVICE bool any_of_product(bool condition) = delete;
+#endif
+
 }  // namespace fusedsc::gpu
