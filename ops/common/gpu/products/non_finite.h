@@ -65,7 +65,7 @@ inline bool any_of_product(bool condition) {
 #elif defined(__CUDACC__)
 FUSEDSC_DEVICE bool any_of_product(bool condition) { return __any_sync(0xffffffffu, condition) != 0; }
 #else
-FUSEDSC_DEVICE bool any_of_product(bool condition) = delete;
+FUSEDSC_DEVICE bool any_of_product(bool condition) { return __ballot(condition) != 0; }
 #endif
 
 }  // namespace fusedsc::gpu

@@ -69,6 +69,9 @@ FUSEDSC_DEVICE void add_non_finite_patches(const std::uint32_t (&words)[2 * kGro
     return;
   }
   for_each_sum([&](float(&sums)[4], const auto& word) {
+    // Where there are many infinities, all sums are soon NaNs, which nothing changes; of numbers there is a greatest.
+    const float greatest = fmaxf(fmaxf(sums[0], sums[1]), fmaxf(sums[2], sums[3]));
+    if (!any_of_warp(greatest == greatest)) return;
     float count[4] = {}, difference[4] = {};
     multiply(counted, bands, count);
     std::uint32_t signs[kGroups];
