@@ -14,17 +14,9 @@ class PointwiseTilesGpu : public OnGpu {
  protected:
   static constexpr Memory kMemories[] = {Memory::contiguous, Memory::channels_last};
 
-  static constexpr std::pair<int, int> kPairs[] = {{58, 58},  {116, 116}, {2, 58},  {6, 10},
-                                                   {20, 120}, {92, 36},   {180, 2}, {100, 182}};
-
   static std::vector<PointwiseGeometry> geometries() {
     std::vector<PointwiseGeometry> all = {{{3, 88, 4, 11}, 272, 2}, {{3, 74, 5, 7}, 138, 2}};
-    if (size_of(GetParam().dtype) == 2) {
-      all.push_back({{3, 80, 4, 11}, 272, 2});  // whole runs of 16 bytes
-      // Rows of pairs, which are copied as they lie: less than a chunk of k, several, one and a part; both tensors, or
-      // one of them with whole runs; more outputs than a tile has.
-      for (const auto& [channels, outputs] : kPairs) all.push_back({{2, channels, 5, 31}, outputs});
-    }
+    if (size_of(GetParam().dtype) == 2) all.push_back({{3, 80, 4, 11}, 272, 2});  // whole runs of 16 bytes
     if (GetParam().dtype != DataType::float32 || GetParam().wave_size != 32) return all;
     for (PointwiseGeometry geometry : std::vector(all)) {  // on what plays an NVIDIA GPU
       geometry.tf32 = true;

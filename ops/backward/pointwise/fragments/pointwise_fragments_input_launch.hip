@@ -33,8 +33,9 @@ const FragmentInstance<PointwiseInputGradientParameters> kInstances[] = {
 #define FUSEDSC_PACKED_FRAGMENTS(T, dtype)                        \
   packed_fragments_of<InputGradient, T, 1, 32, 3, 3>(dtype),      \
       packed_fragments_of<InputGradient, T, 2, 32, 3, 2>(dtype),  \
-      packed_fragments_of<InputGradient, T, 2, 64, 3, 2>(dtype),  \
+      packed_fragments_of<InputGradient, T, 2, 64, 2, 2>(dtype),  \
       packed_fragments_of<InputGradient, T, 2, 96, 2, 1>(dtype),  \
+      packed_fragments_of<InputGradient, T, 1, 96, 2, 1>(dtype),  \
       packed_fragments_of<InputGradient, T, 1, 128, 2, 1>(dtype), \
       packed_fragments_of<InputGradient, T, 2, 128, 2, 1>(dtype)
     FUSEDSC_FRAGMENTS(Float16, DataType::float16),

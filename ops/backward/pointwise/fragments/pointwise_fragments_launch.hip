@@ -21,6 +21,7 @@ std::string unsupported(const PointwiseBackwardArguments& a) {
     if (!why.empty()) return why;
   }
   if (a.grad_x && pointwise_input_fragments(a).empty()) return "the weight and rows do not fit shared memory";
+  if (!a.grad_x && wants_weight(a) && pointwise_weight_fragments(a).empty()) return "rows do not fit shared memory";
   return {};
 }
 

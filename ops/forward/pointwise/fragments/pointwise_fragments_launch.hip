@@ -30,10 +30,11 @@ const FragmentInstance<PointwiseParameters> kInstances[] = {
       fragments_of<Forward, T, 2, 128, 1, 3, 2, false>(dtype), fragments_of<Forward, T, 2, 32, 2, 8, 5, false>(dtype), \
       fragments_of<Forward, T, 2, 32, 4, 7, 5, true>(dtype), fragments_of<Forward, T, 2, 64, 4, 5, 4, false>(dtype)
 // of packed rows: tiles of 8 positions, columns; blocks, without fusion and with it
-#define FUSEDSC_PACKED_FRAGMENTS(T, dtype)                                                                      \
-  packed_fragments_of<Forward, T, 1, 32, 3, 3>(dtype), packed_fragments_of<Forward, T, 2, 32, 3, 3>(dtype),     \
-      packed_fragments_of<Forward, T, 2, 64, 3, 2>(dtype), packed_fragments_of<Forward, T, 2, 96, 2, 1>(dtype), \
-      packed_fragments_of<Forward, T, 1, 128, 2, 1>(dtype), packed_fragments_of<Forward, T, 2, 128, 2, 1>(dtype)
+#define FUSEDSC_PACKED_FRAGMENTS(T, dtype)                                                                       \
+  packed_fragments_of<Forward, T, 1, 32, 3, 3>(dtype), packed_fragments_of<Forward, T, 2, 32, 3, 3>(dtype),      \
+      packed_fragments_of<Forward, T, 2, 64, 3, 2>(dtype), packed_fragments_of<Forward, T, 2, 96, 2, 1>(dtype),  \
+      packed_fragments_of<Forward, T, 1, 96, 2, 1>(dtype), packed_fragments_of<Forward, T, 1, 128, 2, 1>(dtype), \
+      packed_fragments_of<Forward, T, 2, 128, 2, 1>(dtype)
     FUSEDSC_FRAGMENTS(Float16, DataType::float16),
     FUSEDSC_FRAGMENTS(BFloat16, DataType::bfloat16),
     FUSEDSC_PACKED_FRAGMENTS(Float16, DataType::float16),
