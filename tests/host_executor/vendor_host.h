@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <string>
 
 #include "fusedsc/common/cpu/float16.h"
@@ -44,6 +45,15 @@ void start_copy(void* to, const void* from, bool valid) {
     std::uint32_t words[kBytes / 4];
   };
   *static_cast<Run*>(to) = valid ? *static_cast<const Run*>(from) : Run{};
+}
+/// Of the first `bytes` of them; zeros for the others.
+template <int kBytes>
+void start_copy_of(void* to, const void* from, int bytes) {
+  struct alignas(kBytes) Run {
+    unsigned char bytes[kBytes];
+  } run{};
+  std::memcpy(run.bytes, from, static_cast<std::size_t>(bytes));
+  *static_cast<Run*>(to) = run;
 }
 inline void commit_copies() {}
 template <int kGroups>

@@ -11,6 +11,9 @@ struct InputGradient {
   static constexpr bool kInputGradient = true;
   template <class T, class Sweep, bool kFused, bool kClamps>
   using Sink = PointwiseInputGradientSink<T, Sweep, kFused, kClamps>;
+  static constexpr int kExtras = 2;
+  FUSEDSC_DEVICE static PointwiseMatrix& extra(Parameters& p, int i) { return i == 0 ? p.x : p.grad_add; }
+  FUSEDSC_DEVICE static OutputMatrix& result(Parameters& p) { return p.grad_x; }
 };
 
 const FragmentInstance<PointwiseInputGradientParameters> kInstances[] = {
@@ -26,15 +29,29 @@ const FragmentInstance<PointwiseInputGradientParameters> kInstances[] = {
       fragments_of<InputGradient, T, 2, 32, 2, 7, 5, false>(dtype),  \
       fragments_of<InputGradient, T, 2, 32, 4, 7, 5, true>(dtype),   \
       fragments_of<InputGradient, T, 2, 64, 4, 5, 3, false>(dtype)
+// of packed rows: tiles of 8 positions, columns; blocks, without fusion and with it
+#define FUSEDSC_PACKED_FRAGMENTS(T, dtype)                        \
+  packed_fragments_of<InputGradient, T, 1, 32, 3, 3>(dtype),      \
+      packed_fragments_of<InputGradient, T, 2, 32, 3, 2>(dtype),  \
+      packed_fragments_of<InputGradient, T, 2, 64, 2, 2>(dtype),  \
+      packed_fragments_of<InputGradient, T, 2, 96, 2, 1>(dtype),  \
+      packed_fragments_of<InputGradient, T, 1, 96, 2, 1>(dtype),  \
+      packed_fragments_of<InputGradient, T, 1, 128, 2, 1>(dtype), \
+      packed_fragments_of<InputGradient, T, 2, 128, 2, 1>(dtype)
     FUSEDSC_FRAGMENTS(Float16, DataType::float16),
     FUSEDSC_FRAGMENTS(BFloat16, DataType::bfloat16),
+    FUSEDSC_PACKED_FRAGMENTS(Float16, DataType::float16),
+    FUSEDSC_PACKED_FRAGMENTS(BFloat16, DataType::bfloat16),
 };
 
 FragmentProblem problem_of(const PointwiseBackwardArguments& a) {
   const std::int64_t pixels = a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3];
   const std::int64_t outputs = a.grad_y.sizes[1] / a.groups, channels = a.x.sizes[1] / a.groups;
-  return {{a.x.dtype, fusion_of(a.prologue || a.gradient_prologue || a.grad_add, {a.prologue.activation}),
-           static_cast<bool>(a.gradient_prologue), static_cast<int>(outputs)},
+  return {{a.x.dtype,
+           fusion_of(a.prologue || a.gradient_prologue || a.grad_add, {a.prologue.activation}),
+           !why_no_whole_fragments(a).empty(),
+           {static_cast<int>(outputs), static_cast<bool>(a.gradient_prologue), static_cast<int>(channels),
+            (a.prologue ? 1 : 0) + (a.grad_add ? 1 : 0)}},
           {a.x.dtype, true, pixels, outputs, channels, a.groups}};
 }
 
@@ -56,13 +73,12 @@ Plan<PointwiseBackwardArguments> plan_pointwise_input_fragments(const PointwiseB
   problem.plan(instance, planned);
   Arena measured(nullptr);
   input_parameters_of(a, true, planned, measured);
-  return {measured.used(),
-          [planned, kernel = kernel_of(instance, problem.needs), memory = memory_of(instance, problem.needs)](
-              const PointwiseBackwardArguments& like, const Execution& execution) {
+  return {measured.used(), [planned, kernel = kernel_of(instance, problem.needs), threads = instance.threads,
+                            memory = memory_of(instance, problem.needs)](const PointwiseBackwardArguments& like,
+                                                                         const Execution& execution) {
             Arena arena(execution.workspace);
             const PointwiseInputGradientParameters p = input_parameters_of(like, true, planned, arena);
-            launch_following(kPointwiseBackward, kernel, p.product.blocks(), kMatrixThreads, execution.stream, p,
-                             memory);
+            launch_following(kPointwiseBackward, kernel, p.product.blocks(), threads, execution.stream, p, memory);
             launch_sums(like, p, execution.stream);
           }};
 }

@@ -15,11 +15,13 @@ std::string unsupported(const PointwiseBackwardArguments& a) {
   if (const std::string why = needs_device(Device::gpu, a.x.device); !why.empty()) return why;
   if (a.windows.channels > 0) return "the weight has channel windows";
   if (const std::string why = too_large_for_pointwise(a.x.sizes, a.grad_y.sizes); !why.empty()) return why;
-  const std::string why = why_no_fragments({a.x, a.grad_y, a.gradient_prologue.output, a.grad_add, a.grad_x}, a.groups);
-  if (!why.empty()) return why;
-  if (!a.grad_x) return {};
-  if (const std::string weight = why_no_fragments_of(a.weight); !weight.empty()) return weight;
-  if (pointwise_input_fragments(a).empty()) return "the weight does not fit shared memory";
+  if (!why_no_whole_fragments(a).empty()) {
+    const std::string why = why_no_packed_fragments({a.x, a.grad_y, a.gradient_prologue.output, a.grad_add, a.grad_x},
+                                                    a.grad_x ? ConstTensorView(a.weight) : ConstTensorView(), a.groups);
+    if (!why.empty()) return why;
+  }
+  if (a.grad_x && pointwise_input_fragments(a).empty()) return "the weight and rows do not fit shared memory";
+  if (!a.grad_x && wants_weight(a) && pointwise_weight_fragments(a).empty()) return "rows do not fit shared memory";
   return {};
 }
 
@@ -49,13 +51,21 @@ BackwardPlan plan(const PointwiseBackwardArguments& a, const Config& config, int
 }
 
 }  // namespace
+
+std::string why_no_whole_fragments(const PointwiseBackwardArguments& a) {
+  const std::string why = why_no_fragments({a.x, a.grad_y, a.gradient_prologue.output, a.grad_add, a.grad_x}, a.groups);
+  return why.empty() && a.grad_x ? why_no_fragments_of(a.weight) : why;
+}
+
 }  // namespace gpu
 
 tuning::Kernel<PointwiseBackwardArguments> pointwise_backward_fragments() {
   return {"gpu_fragments", gpu::unsupported, gpu::configs, gpu::plan};
 }
 
-bool suits_pointwise_fragments(const PointwiseBackwardArguments& a) { return static_cast<bool>(a.grad_x); }
+bool suits_pointwise_fragments(const PointwiseBackwardArguments& a) {
+  return a.grad_x || !gpu::why_no_whole_fragments(a).empty();
+}
 
 tuning::Config pointwise_backward_fragments_prior(const PointwiseBackwardArguments& a) {
   if (static_cast<bool>(a.grad_x) == gpu::wants_weight(a)) return {};

@@ -1,5 +1,6 @@
 #include "fusedsc/backward/pointwise/fragments/pointwise_fragments.h"
 #include "fusedsc/backward/pointwise/fragments/pointwise_fragments_weight_kernel.h"
+#include "fusedsc/backward/pointwise/fragments/pointwise_packed_weight_kernel.h"
 #include "fusedsc/backward/pointwise/tiles/pointwise_gradient_arguments.h"
 #include "fusedsc/common/gpu/vendor/following_kernel.h"
 
@@ -18,7 +19,19 @@ template <class T, class Tile, int kBlocks, FragmentFusion kFusion>
 void add_kernel(Instance& to) {
   constexpr int kPlace = static_cast<int>(kFusion);
   if constexpr (kWaveProducts) to.kernels[kPlace] = weight_fragments_kernel<T, Tile, kBlocks, kFusion>;
-  to.memory[kPlace] = [](int, bool has_other) { return WeightFragments<T, Tile, kFusion>::memory_bytes(has_other); };
+  to.memory[kPlace] = [](const FragmentShape& shape) {
+    return WeightFragments<T, Tile, kFusion>::memory_bytes(shape.has_other);
+  };
+}
+
+template <class Tile>
+Config config_of_weight_fragments() {
+  using enum tuning::Knob;
+  return {{rows, Tile::kRows},
+          {columns, Tile::kColumns},
+          {depth, Tile::kDepth},
+          {groups, Tile::kParts},
+          {stages, Tile::kStages}};
 }
 
 /// kAll: there is a kernel for anything fused, too.
@@ -26,16 +39,34 @@ template <class T, int kRowRun, int kColumnRun, int kWarpRows, int kWarpColumns,
           int kFusedBlocks, bool kAll = false>
 Instance instance(DataType dtype) {
   using Tile = WeightFragmentTile<kRowRun, kColumnRun, kWarpRows, kWarpColumns, kSteps, kStages>;
-  using enum tuning::Knob;
-  Instance result{dtype,
-                  {{rows, Tile::kRows},
-                   {columns, Tile::kColumns},
-                   {depth, Tile::kDepth},
-                   {groups, Tile::kParts},
-                   {stages, Tile::kStages}}};
+  Instance result{dtype, config_of_weight_fragments<Tile>()};
   add_kernel<T, Tile, kBlocks, FragmentFusion::none>(result);
   add_kernel<T, Tile, kFusedBlocks, FragmentFusion::clamps>(result);
   if constexpr (kAll) add_kernel<T, Tile, kFusedBlocks, FragmentFusion::all>(result);
+  return result;
+}
+
+template <class T, class Tile, int kBlocks, FragmentFusion kFusion>
+FUSEDSC_KERNEL(Tile::kThreads, kBlocks)
+packed_weight_fragments_kernel(PointwiseWeightGradientParameters parameters) {
+  PackedWeightFragments<T, Tile, kFusion>::run(parameters);
+}
+
+template <class T, class Tile, int kBlocks, FragmentFusion kFusion>
+void add_packed_kernel(Instance& to) {
+  constexpr int kPlace = static_cast<int>(kFusion);
+  if constexpr (kWaveProducts) to.kernels[kPlace] = packed_weight_fragments_kernel<T, Tile, kBlocks, kFusion>;
+  to.memory[kPlace] = PackedWeightFragments<T, Tile, kFusion>::memory_bytes;
+}
+
+template <class T, int kRowRun, int kColumnRun, int kWarpRows, int kWarpColumns, int kSteps, int kStages, int kBlocks,
+          bool kAll = true>
+Instance packed_instance(DataType dtype) {
+  using Tile = WeightFragmentTile<kRowRun, kColumnRun, kWarpRows, kWarpColumns, kSteps, kStages, 256, true>;
+  Instance result{dtype, config_of_weight_fragments<Tile>(), true, Tile::kThreads};
+  add_packed_kernel<T, Tile, kBlocks, FragmentFusion::none>(result);
+  add_packed_kernel<T, Tile, kBlocks, FragmentFusion::clamps>(result);
+  if constexpr (kAll) add_packed_kernel<T, Tile, kBlocks, FragmentFusion::all>(result);
   return result;
 }
 
@@ -49,8 +80,15 @@ const Instance kInstances[] = {
       instance<T, 4, 4, 1, 1, 1, 4, 5, 4, true>(dtype), instance<T, 8, 8, 1, 1, 1, 4, 2, 2, true>(dtype), \
       instance<T, 4, 8, 2, 2, 2, 3, 3, 3>(dtype), instance<T, 8, 8, 2, 2, 2, 3, 2, 2>(dtype),             \
       instance<T, 4, 8, 2, 1, 2, 3, 4, 3>(dtype), instance<T, 8, 4, 1, 2, 2, 3, 3, 3>(dtype)
+// Likewise of packed rows, with a number of blocks.
+#define FUSEDSC_PACKED_FRAGMENTS(T, dtype)                                                            \
+  packed_instance<T, 4, 4, 1, 1, 1, 3, 2>(dtype), packed_instance<T, 8, 4, 1, 1, 1, 3, 1>(dtype),     \
+      packed_instance<T, 4, 8, 1, 1, 1, 3, 1>(dtype), packed_instance<T, 8, 8, 1, 1, 1, 3, 1>(dtype), \
+      packed_instance<T, 8, 8, 2, 1, 1, 3, 1>(dtype), packed_instance<T, 8, 8, 2, 2, 2, 2, 1, false>(dtype)
     FUSEDSC_FRAGMENTS(Float16, DataType::float16),
     FUSEDSC_FRAGMENTS(BFloat16, DataType::bfloat16),
+    FUSEDSC_PACKED_FRAGMENTS(Float16, DataType::float16),
+    FUSEDSC_PACKED_FRAGMENTS(BFloat16, DataType::bfloat16),
 };
 
 struct Problem {
@@ -58,8 +96,11 @@ struct Problem {
   PointwiseProblem product;
 
   explicit Problem(const PointwiseBackwardArguments& a)
-      : needs{a.x.dtype, fusion_of(a.prologue || a.gradient_prologue, {a.prologue.activation}),
-              static_cast<bool>(a.gradient_prologue), 0},
+      : needs{a.x.dtype,
+              fusion_of(a.prologue || a.gradient_prologue, {a.prologue.activation}),
+              !why_no_whole_fragments(a).empty(),
+              {static_cast<int>(a.grad_y.sizes[1] / a.groups), static_cast<bool>(a.gradient_prologue),
+               static_cast<int>(a.x.sizes[1] / a.groups), 0}},
         product{a.x.dtype,
                 true,
                 a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3],
@@ -71,7 +112,7 @@ struct Problem {
     using enum tuning::Knob;
     const Config& config = instance.config;
     const PointwiseTile tile{config[rows], config[columns], config[depth], config[groups], false};
-    const int resident = resident_blocks(kernel_of(instance, needs), kMatrixThreads, memory_of(instance, needs));
+    const int resident = resident_blocks(kernel_of(instance, needs), instance.threads, memory_of(instance, needs));
     return plan_weight_gradient(product, tile, resident, multiprocessors());
   }
 };
@@ -95,11 +136,11 @@ Plan<PointwiseBackwardArguments> plan_pointwise_weight_fragments(const Pointwise
   Arena measured(nullptr);
   weight_parameters_of(a, problem.product, planned, measured);
   return {measured.used(), [planned, product = problem.product, kernel = kernel_of(instance, problem.needs),
-                            memory = memory_of(instance, problem.needs)](const PointwiseBackwardArguments& like,
-                                                                         const Execution& execution) {
+                            threads = instance.threads, memory = memory_of(instance, problem.needs)](
+                               const PointwiseBackwardArguments& like, const Execution& execution) {
             Arena arena(execution.workspace);
             const PointwiseWeightGradientParameters p = weight_parameters_of(like, product, planned, arena);
-            launch_following(kPointwiseBackward, kernel, p.blocks(), kMatrixThreads, execution.stream, p, memory);
+            launch_following(kPointwiseBackward, kernel, p.blocks(), threads, execution.stream, p, memory);
             launch_sums(like, p, execution.stream);
           }};
 }

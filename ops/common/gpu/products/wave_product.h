@@ -49,6 +49,9 @@ FUSEDSC_DEVICE std::uint32_t round_to_tf32(std::uint32_t word) {
 #if defined(FUSEDSC_HOST_EXECUTOR)
 inline constexpr bool kWaveProducts = true;
 
+/// Of the 32 threads, for what they have written to shared memory.
+inline void wave_product_barrier() { executor::wave_barrier(); }
+
 template <class T>
 void wave_multiply_add(float (&d)[4], const WaveFragments& own, T) {
   const int lane = thread_index() % 32, g = lane / 4, t = lane % 4;
@@ -93,6 +96,8 @@ void wave_multiply_add_half(float (&d)[4], const std::uint32_t (&a)[2], std::uin
 #elif defined(__CUDACC__)
 inline constexpr bool kWaveProducts = true;
 
+FUSEDSC_DEVICE void wave_product_barrier() { __syncwarp(); }
+
 FUSEDSC_DEVICE void wave_multiply_add_half(float (&d)[4], const std::uint32_t (&a)[2], std::uint32_t b, Float16) {
   asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
@@ -127,6 +132,8 @@ FUSEDSC_DEVICE void wave_multiply_add_tf32(float (&d)[4], const std::uint32_t (&
 }
 #else
 inline constexpr bool kWaveProducts = false;
+
+FUSEDSC_DEVICE void wave_product_barrier() {}
 
 template <class T>
 FUSEDSC_DEVICE void wave_multiply_add(float (&d)[4], const WaveFragments& own, T) = delete;

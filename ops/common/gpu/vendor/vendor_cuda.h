@@ -29,18 +29,22 @@ FUSEDSC_DEVICE T shuffle_xor(T value, int mask) {
 /// Tiles of shared memory that are worth having, of which all but one are filled ahead of their use.
 inline constexpr int kCopyStages = 3;
 
-/// Starts copying kBytes (4, 8 or 16) to shared memory; zeros if not `valid`, and then nothing is read. Copies are
-/// counted in groups that commit_copies ends.
+/// Starts copying the first `bytes` of kBytes (4, 8 or 16) to shared memory, and zeros for the others, which are not
+/// read. Copies are counted in groups that commit_copies ends.
 template <int kBytes>
-FUSEDSC_DEVICE void start_copy(void* to, const void* from, bool valid) {
+FUSEDSC_DEVICE void start_copy_of(void* to, const void* from, int bytes) {
   const auto address = static_cast<std::uint32_t>(__cvta_generic_to_shared(to));
-  const int bytes = valid ? kBytes : 0;
   if constexpr (kBytes == 16) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(bytes) : "memory");
   } else {
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(address), "l"(from), "n"(kBytes), "r"(bytes)
                  : "memory");
   }
+}
+/// All of them; zeros if not `valid`, and then nothing is read.
+template <int kBytes>
+FUSEDSC_DEVICE void start_copy(void* to, const void* from, bool valid) {
+  start_copy_of<kBytes>(to, from, valid ? kBytes : 0);
 }
 FUSEDSC_DEVICE void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 /// Until the thread's own copies have arrived, but for the last kGroups groups.

@@ -68,6 +68,14 @@ FUSEDSC_DEVICE void start_copy(void* to, const void* from, bool valid) {
   using Words = std::uint32_t __attribute__((ext_vector_type(kBytes / 4)));
   *static_cast<Words*>(to) = valid ? *static_cast<const Words*>(from) : Words(0);
 }
+/// The first `bytes` of them, and zeros for the others.
+template <int kBytes>
+FUSEDSC_DEVICE void start_copy_of(void* to, const void* from, int bytes) {
+#pragma unroll
+  for (int i = 0; i < kBytes / 4; ++i) {
+    static_cast<std::uint32_t*>(to)[i] = 4 * i < bytes ? static_cast<const std::uint32_t*>(from)[i] : 0;
+  }
+}
 FUSEDSC_DEVICE void commit_copies() {}
 template <int kGroups>
 FUSEDSC_DEVICE void wait_for_copies() {}

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "fusedsc/forward/pointwise/fragments/pointwise_fragments_plan.h"
-#include "fusedsc/forward/pointwise/fragments/pointwise_fragments_product.h"
+#include "fusedsc/forward/pointwise/fragments/pointwise_packed_product.h"
 
 namespace fusedsc::gpu {
 
@@ -13,8 +13,8 @@ struct FragmentsOfPass {
   using Sink = typename Pass::template Sink<T, FragmentSweep<Tile>, kFusion != FragmentFusion::none,
                                             kFusion == FragmentFusion::clamps>;
 
-  static std::size_t memory_bytes(int depth, bool has_other) {
-    return Product::template memory_bytes<Sink>(depth, has_other);
+  static std::size_t memory_bytes(const FragmentShape& shape) {
+    return Product::template memory_bytes<Sink>(shape.depth, shape.has_other);
   }
 };
 
@@ -43,6 +43,29 @@ FragmentInstance<typename Pass::Parameters> fragments_of(DataType dtype) {
   return result;
 }
 
+template <class Pass, class T, class Tile, int kBlocks, FragmentFusion kFusion>
+FUSEDSC_KERNEL(Tile::kThreads, kBlocks)
+packed_fragments_kernel(typename Pass::Parameters parameters) {
+  PackedProduct<Pass, T, Tile, kFusion>::run(parameters);
+}
+
+template <class Pass, class T, class Tile, int kBlocks, FragmentFusion kFusion>
+void add_packed_kernel(FragmentInstance<typename Pass::Parameters>& to) {
+  constexpr int kPlace = static_cast<int>(kFusion);
+  if constexpr (kWaveProducts) to.kernels[kPlace] = packed_fragments_kernel<Pass, T, Tile, kBlocks, kFusion>;
+  to.memory[kPlace] = PackedProduct<Pass, T, Tile, kFusion>::memory_bytes;
+}
+
+template <class Pass, class T, int kPositionTiles, int kColumns, int kBlocks, int kFusedBlocks>
+FragmentInstance<typename Pass::Parameters> packed_fragments_of(DataType dtype) {
+  using Tile = PackedTile<kPositionTiles, kColumns>;
+  FragmentInstance<typename Pass::Parameters> result{dtype, config_of_fragments<Tile>(), true, Tile::kThreads};
+  add_packed_kernel<Pass, T, Tile, kBlocks, FragmentFusion::none>(result);
+  add_packed_kernel<Pass, T, Tile, kFusedBlocks, FragmentFusion::clamps>(result);
+  add_packed_kernel<Pass, T, Tile, (kColumns < 64 ? 2 : 1), FragmentFusion::all>(result);
+  return result;
+}
+
 /// What is multiplied, and by which kernel.
 struct FragmentProblem {
   FragmentNeeds needs;
@@ -51,7 +74,10 @@ struct FragmentProblem {
   /// Sets everything about the tiles, and returns the kernel's cost.
   template <class Parameters>
   double plan(const FragmentInstance<Parameters>& instance, PointwiseProductParameters& parameters) const {
-    const int resident = resident_blocks(kernel_of(instance, needs), kMatrixThreads, memory_of(instance, needs));
+    const int resident = resident_blocks(kernel_of(instance, needs), instance.threads, memory_of(instance, needs));
+    if (instance.packed) {
+      return plan_packed_fragments(product, instance.config, needs, resident, multiprocessors(), parameters);
+    }
     return plan_fragments(product, instance.config, resident, multiprocessors(), parameters);
   }
 

@@ -16,6 +16,9 @@ struct Forward {
   static constexpr bool kInputGradient = false;
   template <class T, class Sweep, bool kFused, bool kClamps>
   using Sink = PointwiseSink<T, Sweep, kFused, kClamps>;
+  static constexpr int kExtras = 1;
+  FUSEDSC_DEVICE static PointwiseMatrix& extra(Parameters& p, int /*i*/) { return p.residual; }
+  FUSEDSC_DEVICE static OutputMatrix& result(Parameters& p) { return p.y; }
 };
 
 const FragmentInstance<PointwiseParameters> kInstances[] = {
@@ -26,26 +29,42 @@ const FragmentInstance<PointwiseParameters> kInstances[] = {
       fragments_of<Forward, T, 2, 96, 1, 4, 3, false>(dtype), fragments_of<Forward, T, 4, 96, 1, 2, 2, false>(dtype),  \
       fragments_of<Forward, T, 2, 128, 1, 3, 2, false>(dtype), fragments_of<Forward, T, 2, 32, 2, 8, 5, false>(dtype), \
       fragments_of<Forward, T, 2, 32, 4, 7, 5, true>(dtype), fragments_of<Forward, T, 2, 64, 4, 5, 4, false>(dtype)
+// of packed rows: tiles of 8 positions, columns; blocks, without fusion and with it
+#define FUSEDSC_PACKED_FRAGMENTS(T, dtype)                                                                       \
+  packed_fragments_of<Forward, T, 1, 32, 3, 3>(dtype), packed_fragments_of<Forward, T, 2, 32, 3, 3>(dtype),      \
+      packed_fragments_of<Forward, T, 2, 64, 3, 2>(dtype), packed_fragments_of<Forward, T, 2, 96, 2, 1>(dtype),  \
+      packed_fragments_of<Forward, T, 1, 96, 2, 1>(dtype), packed_fragments_of<Forward, T, 1, 128, 2, 1>(dtype), \
+      packed_fragments_of<Forward, T, 2, 128, 2, 1>(dtype)
     FUSEDSC_FRAGMENTS(Float16, DataType::float16),
     FUSEDSC_FRAGMENTS(BFloat16, DataType::bfloat16),
+    FUSEDSC_PACKED_FRAGMENTS(Float16, DataType::float16),
+    FUSEDSC_PACKED_FRAGMENTS(BFloat16, DataType::bfloat16),
 };
+
+std::string why_no_whole_runs(const PointwiseArguments& a) {
+  const std::string why = why_no_fragments({a.x, a.y, a.epilogue.residual}, a.groups);
+  return why.empty() ? why_no_fragments_of(a.weight) : why;
+}
 
 FragmentProblem problem_of(const PointwiseArguments& a) {
   const std::int64_t pixels = a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3];
   const std::int64_t channels = a.x.sizes[1] / a.groups, outputs = a.y.sizes[1] / a.groups;
-  return {
-      {a.x.dtype, fusion_of(a.prologue || a.epilogue || a.statistics, {a.prologue.activation, a.epilogue.activation}),
-       false, static_cast<int>(channels)},
-      {a.x.dtype, true, pixels, channels, outputs, a.groups}};
+  return {{a.x.dtype,
+           fusion_of(a.prologue || a.epilogue || a.statistics, {a.prologue.activation, a.epilogue.activation}),
+           !why_no_whole_runs(a).empty(),
+           {static_cast<int>(channels), false, static_cast<int>(outputs), a.epilogue.residual ? 1 : 0}},
+          {a.x.dtype, true, pixels, channels, outputs, a.groups}};
 }
 
 std::string unsupported(const PointwiseArguments& a) {
   if (const std::string why = needs_device(Device::gpu, a.x.device); !why.empty()) return why;
   if (a.windows.channels > 0) return "the weight has channel windows";
   if (const std::string why = too_large_for_pointwise(a.x.sizes, a.y.sizes); !why.empty()) return why;
-  if (const std::string why = why_no_fragments({a.x, a.y, a.epilogue.residual}, a.groups); !why.empty()) return why;
-  if (const std::string why = why_no_fragments_of(a.weight); !why.empty()) return why;
-  if (configs_of(kInstances, problem_of(a).needs).empty()) return "the weight does not fit shared memory";
+  if (!why_no_whole_runs(a).empty()) {
+    const std::string why = why_no_packed_fragments({a.x, a.y, a.epilogue.residual}, a.weight, a.groups);
+    if (!why.empty()) return why;
+  }
+  if (configs_of(kInstances, problem_of(a).needs).empty()) return "the weight and rows do not fit shared memory";
   return {};
 }
 
@@ -63,8 +82,8 @@ Plan<PointwiseArguments> plan(const PointwiseArguments& a, const Config& config,
   Arena measured(nullptr);
   take_partials(a, planned.product.splits, measured);
   return {measured.used(),
-          [planned, kernel = kernel_of(instance, problem.needs), memory = memory_of(instance, problem.needs)](
-              const PointwiseArguments& like, const Execution& execution) {
+          [planned, kernel = kernel_of(instance, problem.needs), threads = instance.threads,
+           memory = memory_of(instance, problem.needs)](const PointwiseArguments& like, const Execution& execution) {
             Arena arena(execution.workspace);
             PointwiseParameters p = planned;
             p.product.activations = activation_matrix(like.x, like.groups, true);
@@ -76,7 +95,7 @@ Plan<PointwiseArguments> plan(const PointwiseArguments& a, const Config& config,
             p.bias = like.bias.data;
             p.epilogue = {like.epilogue.scale.data, like.epilogue.shift.data, like.epilogue.activation};
             p.partials = take_partials(like, p.product.splits, arena);
-            launch_following(kName, kernel, p.product.blocks(), kMatrixThreads, execution.stream, p, memory);
+            launch_following(kName, kernel, p.product.blocks(), threads, execution.stream, p, memory);
             if (!like.statistics) return;
             launch_merge_moments(kName, accumulation_type(like.x.dtype), p.partials, p.product.splits, like.statistics,
                                  like.x.sizes[0] * like.x.sizes[2] * like.x.sizes[3], execution.stream);

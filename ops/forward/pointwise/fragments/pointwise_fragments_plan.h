@@ -16,12 +16,14 @@ namespace fusedsc::gpu {
 template <class Parameters>
 struct FragmentInstance {
   using Kernel = void (*)(Parameters);
-  using Memory = std::size_t (*)(int depth, bool has_other);
+  using Memory = std::size_t (*)(const FragmentShape&);
 
   DataType dtype;
   tuning::Config config;
+  bool packed = false;  ///< for any even number of channels
+  int threads = kMatrixThreads;
   Kernel kernels[kFragmentFusions] = {};  ///< by what is fused; null: there is none
-  Memory memory[kFragmentFusions] = {};   ///< of a block, by values of k, and whether an operand has a second tensor
+  Memory memory[kFragmentFusions] = {};   ///< of a block
 };
 
 /// Rows and columns of a block's tile, warps that share k, and copies under way.
@@ -35,8 +37,8 @@ tuning::Config config_of_fragments() {
 struct FragmentNeeds {
   DataType dtype;
   FragmentFusion fusion = FragmentFusion::none;
-  bool other = false;
-  int depth = 0;
+  bool packed = false;
+  FragmentShape shape;
 };
 
 inline FragmentFusion fusion_of(bool has_fusion, std::initializer_list<Activation> activations) {
@@ -53,12 +55,12 @@ typename FragmentInstance<Parameters>::Kernel kernel_of(const FragmentInstance<P
 }
 template <class Parameters>
 std::size_t memory_of(const FragmentInstance<Parameters>& instance, const FragmentNeeds& needs) {
-  return instance.memory[static_cast<int>(needs.fusion)](needs.depth, needs.other);
+  return instance.memory[static_cast<int>(needs.fusion)](needs.shape);
 }
 
 template <class Parameters>
 bool fits(const FragmentInstance<Parameters>& instance, const FragmentNeeds& needs) {
-  return instance.dtype == needs.dtype && kernel_of(instance, needs) != nullptr &&
+  return instance.dtype == needs.dtype && instance.packed == needs.packed && kernel_of(instance, needs) != nullptr &&
          memory_of(instance, needs) <= kSharedMemoryLimit;
 }
 
@@ -96,6 +98,9 @@ tuning::Config cheapest_of(const FragmentInstance<Parameters> (&instances)[kSize
   return best;
 }
 
+/// Empty, or why packed rows cannot be read and written: of tensors that are there, and of the weight, if it is read.
+std::string why_no_packed_fragments(std::initializer_list<ConstTensorView> tensors, const ConstTensorView& weight,
+                                    std::int64_t groups);
 /// Empty, or why fragments of 16 bytes cannot be read and written: of tensors that are there. Their channels per group.
 std::string why_no_fragments(std::initializer_list<ConstTensorView> tensors, std::int64_t groups);
 /// Likewise of a weight.
@@ -104,5 +109,9 @@ std::string why_no_fragments_of(const ConstTensorView& weight);
 /// Sets everything about the tiles, and returns the kernel's cost.
 double plan_fragments(const PointwiseProblem& problem, const tuning::Config& config, int resident, int multiprocessors,
                       PointwiseProductParameters& product);
+
+/// Likewise of packed rows: the time that the busiest part of a multiprocessor needs, in cycles, by counts.
+double plan_packed_fragments(const PointwiseProblem& problem, const tuning::Config& config, const FragmentNeeds& needs,
+                             int resident, int multiprocessors, PointwiseProductParameters& product);
 
 }  // namespace fusedsc::gpu

@@ -28,6 +28,65 @@ std::string why_no_fragments_of(const ConstTensorView& weight) {
   return "8 channels of an output's weight are not together in memory, at an address that is a multiple of 16";
 }
 
+std::string why_no_packed_fragments(std::initializer_list<ConstTensorView> tensors, const ConstTensorView& weight,
+                                    std::int64_t groups) {
+  if (!kWaveProducts) return "this build's GPUs have no products of matrices by 32 threads";
+  constexpr std::uintptr_t kWord = 4;
+  const auto is_aligned = [](const void* data) { return reinterpret_cast<std::uintptr_t>(data) % kWord == 0; };
+  for (const ConstTensorView& tensor : tensors) {
+    if (!tensor) continue;
+    if (size_of(tensor.dtype) != 2) return "elements have no 16 bits";
+    if (tensor.sizes[1] / groups % 2 != 0) {
+      return "a group has " + std::to_string(tensor.sizes[1] / groups) + " channels, not a multiple of 2";
+    }
+    const PointwiseMatrix matrix = activation_matrix(tensor, groups, true);
+    if (!matrix.is_linear) return "positions of an image do not lie at equal distances in memory";
+    const std::int64_t positions = tensor.sizes[0] * tensor.sizes[2] * tensor.sizes[3];
+    if (matrix.second != 1 || !is_aligned(tensor.data) || (positions > 1 && matrix.first % 2 != 0)) {
+      return "2 channels of a position are not together in memory, at an address that is a multiple of 4";
+    }
+  }
+  if (weight && (weight.strides[1] != 1 || !is_aligned(weight.data) || weight.strides[0] % 2 != 0)) {
+    return "2 channels of an output's weight are not together in memory, at an address that is a multiple of 4";
+  }
+  return {};
+}
+
+double plan_packed_fragments(const PointwiseProblem& problem, const tuning::Config& config, const FragmentNeeds& needs,
+                             int resident, int multiprocessors, PointwiseProductParameters& product) {
+  const PointwiseTile tile{config[tuning::Knob::rows], config[tuning::Knob::columns], 32, 1, false};
+  plan_product(problem, tile, resident, multiprocessors, product);
+
+  // Of a warp's tile. Shared memory moves 128 bytes in a cycle, tensor cores 1,024 multiply-adds; of memory a
+  // multiprocessor has some 20 bytes in a cycle (H200: 4.8 TB/s, 132 of 1.8 GHz), and a warp waits 800 for it.
+  constexpr double kWarps = 8, kSharedBytes = 128, kMultiplyAdds = 1024, kMemoryBytes = 20, kLatency = 800;
+  const double positions = tile.rows / kWarps, columns = tile.cols;
+  const double chunks = static_cast<double>(divide_up(problem.depth, 32));
+  const double operands = needs.shape.has_other ? 2 : 1, results = 1 + needs.shape.extras;
+  const double channels = std::min(columns, static_cast<double>(problem.channels));
+  const double bytes = 2 * positions * (static_cast<double>(problem.depth) * operands + channels * results);
+  const bool fused = needs.fusion != FragmentFusion::none;
+
+  // Loads of the weight, 16 bytes a lane; of activations and of the epilogue, words, two of which meet on a bank.
+  const double weight_loads = chunks * columns / 8, words = chunks * positions / 2 * operands;
+  const double epilogue_words = positions * columns / 64 * results;
+  const double shared = weight_loads * 4 + (words + epilogue_words) * 2 + bytes / kSharedBytes;
+  // An element of a prologue: conversion, multiply-add, two to clamp, conversion; of an epilogue likewise, and moments.
+  const double products = chunks * columns / 16 * positions / 4;
+  const double values = chunks * positions * operands, result_values = positions * columns / 32;
+  const double instructions = products + weight_loads + words + epilogue_words + bytes / 512 * 12 +
+                              (fused ? values * 4 : 0) + result_values * (fused ? 2 + 3 * results : 1.5);
+  const double product_cycles = positions * columns * chunks * 32 / kMultiplyAdds;
+  const double each = std::max({shared, instructions / 4, product_cycles, bytes / kMemoryBytes});
+  const double alone = std::max(kLatency, 2 * instructions);  // a warp issues an instruction in two cycles at most
+
+  const std::int64_t blocks = product.blocks();
+  const double tiles = static_cast<double>(divide_up(product.pixel_tiles, product.splits));
+  const double together = static_cast<double>(divide_up(std::min<std::int64_t>(blocks, resident), multiprocessors));
+  const double start = 2 * kLatency + together * chunks * 64 * columns / kMemoryBytes;
+  return static_cast<double>(divide_up(blocks, resident)) * (start + tiles * std::max(together * kWarps * each, alone));
+}
+
 double plan_fragments(const PointwiseProblem& problem, const tuning::Config& config, int resident, int multiprocessors,
                       PointwiseProductParameters& product) {
   using enum tuning::Knob;

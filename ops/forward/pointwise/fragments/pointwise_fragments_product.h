@@ -61,18 +61,19 @@ class FragmentPrologue {
   FUSEDSC_DEVICE FragmentPrologue(const PointwisePrologue& prologue, void* memory, int padded_depth)
       : prologue_(prologue), memory_(static_cast<float*>(memory)), padded_depth_(padded_depth) {}
 
-  /// 0 beyond the end, so that what is multiplied there is activation(0) = 0.
+  /// 0 beyond the end, so that what is multiplied there is activation(0) = 0. kPacked: of a chunk's 16 words a thread
+  /// has every fourth, and not four neighbours.
+  template <int kThreads, bool kPacked>
   FUSEDSC_DEVICE void load_all(int first, int depth) const {
-    load_one(memory_, prologue_.scale, 1, first, depth);
-    load_one(memory_ + padded_depth_, prologue_.shift, 0, first, depth);
-    load_one(memory_ + 2 * padded_depth_, prologue_.other_scale, 0, first, depth);
+    load_one<kThreads, kPacked>(memory_, prologue_.scale, 1, first, depth);
+    load_one<kThreads, kPacked>(memory_ + padded_depth_, prologue_.shift, 0, first, depth);
+    load_one<kThreads, kPacked>(memory_ + 2 * padded_depth_, prologue_.other_scale, 0, first, depth);
   }
 
   /// On 16 bytes of positions each, values of k from `k` on. A gradient's has no activation.
   template <class T, bool kHasOther, FragmentFusion kActivations, int kRows>
   FUSEDSC_DEVICE void apply(int k, FragmentWords (&rows)[kRows], const FragmentWords (&other)[kRows]) const {
-    constexpr int kTogether = 2;
-    static_assert(kRows % kTogether == 0);
+    constexpr int kTogether = kRows % 2 == 0 ? 2 : 1;
     float scale[8], shift[8], other_scale[8];
     read(k, scale);
     read(padded_depth_ + k, shift);
@@ -111,11 +112,13 @@ class FragmentPrologue {
   }
 
  private:
+  template <int kThreads, bool kPacked>
   FUSEDSC_DEVICE void load_one(float* to, const void* from, float otherwise, int first, int depth) const {
-    for (int k = thread_index(); k < padded_depth_; k += kMatrixThreads) {
+    for (int k = thread_index(); k < padded_depth_; k += kThreads) {
       float value = 0;
       if (k < depth) value = from != nullptr ? static_cast<const float*>(from)[first + k] : otherwise;
-      to[k] = value;
+      const int word = k / 2 % 16;
+      to[kPacked ? k / 32 * 32 + word % 4 * 8 + word / 4 * 2 + k % 2 : k] = value;
     }
   }
   FUSEDSC_DEVICE void read(int place, float (&to)[8]) const {
@@ -217,7 +220,7 @@ struct FragmentProduct {
     };
 #pragma unroll
     for (int i = 0; i < Tile::kStages - 1; ++i) start_next();
-    if constexpr (kHasFusion) prologue.load_all(share.group * p.depth, p.depth);
+    if constexpr (kHasFusion) prologue.load_all<kMatrixThreads, false>(share.group * p.depth, p.depth);
     Sink sink(parameters, share, first_channel);
     wait_for_copies<Tile::kStages - 2>();
     if constexpr (kWeightDepthFirst) weight.arrange_transposed(p.depth);

@@ -14,6 +14,13 @@ namespace fusedsc::gpu {
 enum class FragmentFusion { none, clamps, all };
 inline constexpr int kFragmentFusions = 3;
 
+/// What a block's shared memory depends on.
+struct FragmentShape {
+  int depth = 0;
+  bool has_other = false;        ///< an operand's prologue has a second tensor
+  int channels = 0, extras = 0;  ///< of packed rows: of the result, and tensors that an epilogue reads
+};
+
 /// A warp has 8 * kPositionTiles positions and kColumns channels; kParts warps share the values of k. Of activations
 /// kStages chunks of k are under way or in use.
 template <int kPositionTiles_, int kColumns_, int kParts_ = 1, int kStages_ = 4>
@@ -25,6 +32,7 @@ struct FragmentTile {
   static constexpr int kRun = kColumns % 64 == 0 ? 8 : 4;  ///< neighbouring channels that a thread stores at once
   static constexpr int kGroup = 8 * kRun, kGroups = kColumns / kGroup;  ///< channels of 8 threads' runs
   static constexpr int kChannelTiles = kColumns / 16;
+  static constexpr bool kPacked = false;
   static_assert(kColumns % kGroup == 0 && kWarps % kParts == 0);
 
   /// As many for each part; values of k beyond the end are 0.
@@ -111,7 +119,7 @@ class FragmentWeight {
     return words_[((chunk * Tile::kChannelTiles + tile) * 2 + half) * 32 + thread_index() % 32];
   }
 
- private:
+ protected:
   /// Of an even channel and the next.
   FUSEDSC_DEVICE FragmentWords* place(int chunk, int channel, int run, int half) const {
     const int tile = channel / Tile::kGroup * (Tile::kRun / 2) + channel % Tile::kRun / 2;
@@ -139,6 +147,7 @@ class FragmentWeight {
     }
   }
 
+ private:
   FragmentWords* words_;
 };
 
@@ -181,7 +190,10 @@ class FragmentSums {
   }
 
   /// Of the warp's positions, the thread's i-th.
-  FUSEDSC_DEVICE static int position(int i) { return i / 2 * 8 + FragmentPlace().inner * 2 + i % 2; }
+  FUSEDSC_DEVICE static int position(int i) {
+    if constexpr (Tile::kPacked) return i / 2 * 8 + FragmentPlace().inner + i % 2 * 4;
+    else return i / 2 * 8 + FragmentPlace().inner * 2 + i % 2;
+  }
 
   FUSEDSC_DEVICE void read(int position, int group, float (&to)[Tile::kRun]) const {
 #pragma unroll

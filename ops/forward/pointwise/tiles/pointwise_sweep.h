@@ -92,6 +92,18 @@ FUSEDSC_DEVICE int kept_item(int item) {
   return kMeetsOwners<Sweep> ? item % Sweep::kRun : item;
 }
 
+/// Whether runs are in shared memory, of which any even number may exist, aligned to pairs of elements.
+template <class Sweep>
+inline constexpr bool kHasPairs = requires {
+  requires Sweep::kPairs;
+};
+/// Of a block.
+template <class Sweep>
+inline constexpr int kSweepThreads = [] {
+  if constexpr (kHasPairs<Sweep>) return Sweep::kThreads;
+  else return kMatrixThreads;
+}();
+
 /// Values of a thread's channels; `first` is the tile's first channel, `channels` how many the vector has from there
 /// on.
 template <class Sweep, class Stored, class A>
@@ -100,7 +112,8 @@ FUSEDSC_DEVICE void load_items(const void* vector, int first, int channels, A ot
   if constexpr (kMeetsOwners<Sweep>) {
     const auto* from = static_cast<const Stored*>(vector) + first + Sweep::channel(owner * Sweep::kRun);
     constexpr int kMost = 16 / static_cast<int>(sizeof(Stored)), kAtOnce = kMost < Sweep::kRun ? kMost : Sweep::kRun;
-    if (vector != nullptr && Sweep::channel(owner * Sweep::kRun) < channels &&
+    constexpr int kLast = kHasPairs<Sweep> ? Sweep::kRun - 1 : 0;  // whose runs may be cut by the end
+    if (vector != nullptr && Sweep::channel(owner * Sweep::kRun) + kLast < channels &&
         reinterpret_cast<std::uintptr_t>(from) % 16 == 0) {  // whole runs
 #pragma unroll
       for (int i = 0; i < Sweep::kRun; i += kAtOnce) load<kAtOnce>(from + i).widen(to + i);
@@ -130,7 +143,7 @@ struct RunPlace {
 
   FUSEDSC_DEVICE RunPlace(T* data_, const Matrix& matrix_, int group, int pixel_, int channel)
       : data(data_ + group * matrix_.group + channel * matrix_.second), matrix(matrix_), pixel(pixel_) {
-    if constexpr (kHasWholeRuns<Sweep>) data += pixel * matrix.first;
+    if constexpr (kHasWholeRuns<Sweep> || kHasPairs<Sweep>) data += pixel * matrix.first;
     else if constexpr (Sweep::kPixelRows) data += matrix.first_offset(pixel);
   }
 
@@ -145,7 +158,12 @@ template <class Sweep, class T>
 FUSEDSC_DEVICE void store_run(const Accumulator<T> (&from)[Sweep::kRun], const OutputMatrix& matrix, int group,
                               int pixel, int channel, int count, T) {
   const RunPlace<Sweep, T, OutputMatrix> to(static_cast<T*>(matrix.data), matrix, group, pixel, channel);
-  if (kHasWholeRuns<Sweep> || (matrix.run_bytes == 16 && count == Sweep::kRun)) {
+  if constexpr (kHasPairs<Sweep>) {
+#pragma unroll
+    for (int i = 0; i < Sweep::kRun; i += 2) {
+      if (i < count) store<2>(from + i, to.data + i);
+    }
+  } else if (kHasWholeRuns<Sweep> || (matrix.run_bytes == 16 && count == Sweep::kRun)) {
     store<Sweep::kRun>(from, to.element(0));
   } else if (sizeof(T) <= 4 && matrix.run_bytes == 8 && count == Sweep::kRun) {
     constexpr int kHalf = sizeof(T) <= 4 ? Sweep::kRun / 2 : 1;
@@ -164,7 +182,13 @@ FUSEDSC_DEVICE void load_run(const PointwiseMatrix& matrix, int group, int pixel
                              Accumulator<T> (&to)[Sweep::kRun], T) {
   const RunPlace<Sweep, const T, PointwiseMatrix> from(static_cast<const T*>(matrix.data), matrix, group, pixel,
                                                        channel);
-  if (kHasWholeRuns<Sweep> || (matrix.run_bytes == 16 && count == Sweep::kRun)) {
+  if constexpr (kHasPairs<Sweep>) {
+#pragma unroll
+    for (int i = 0; i < Sweep::kRun; i += 2) {
+      to[i] = to[i + 1] = 0;
+      if (i < count) load<2>(from.data + i).widen(to + i);
+    }
+  } else if (kHasWholeRuns<Sweep> || (matrix.run_bytes == 16 && count == Sweep::kRun)) {
     load<Sweep::kRun>(from.element(0)).widen(to);
   } else {
 #pragma unroll
@@ -194,7 +218,7 @@ FUSEDSC_DEVICE void merge_items(SharedMemory<A, kBytes> shared, const A (&values
     }
   }
   block_barrier();
-  for (int channel = thread_index(); channel < Sweep::kChannels; channel += kMatrixThreads) {
+  for (int channel = thread_index(); channel < Sweep::kChannels; channel += kSweepThreads<Sweep>) {
     A merged[kSums];
 #pragma unroll
     for (int s = 0; s < kSums; ++s) merged[s] = memory[s * kPlaces + channel];
