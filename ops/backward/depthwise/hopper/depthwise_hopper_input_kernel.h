@@ -30,15 +30,14 @@ class DepthwiseInputPatches : DepthwisePatchesBlock<T, DepthwiseTransposedWindow
   /// When the kernel before has ended; `places`: what else is to be worked out before. Beyond the last channel they are
   /// zeros.
   FUSEDSC_DEVICE void load_weights(std::uint32_t places) {
-    const int high = thread_index() % 32 / 4 % 2;
+    const int lane = thread_index() % 32, g = lane / 4, t = lane % 4, high = g % 2;
     const bool exists = channel_ < p_.channels;
     const T* weight = elements_of<T>(p_.weight) + (exists ? channel_ + high : 0) * p_.weight.image;
-    const int kw = tap_of_lane(thread_index() % 32);
+    const int kw = g / 2 + p_.padding_left - 2 * (t - Window::before(p_.padding_left));
     const bool is_tap = exists && kw >= 0 && kw < kKernel;
     weight += (is_tap ? kw : 0) * static_cast<int>(p_.weight.column);
     keep_order(places | upper_word(weight));
     wait_for_previous_kernel();
-    std::uint32_t non_finite = 0;
 #pragma unroll
     for (int kh = 0; kh < kKernel; ++kh) {
 #pragma unroll
@@ -46,26 +45,21 @@ class DepthwiseInputPatches : DepthwisePatchesBlock<T, DepthwiseTransposedWindow
         const std::uint32_t value =
             weight[(exists ? 2 * pair : 0) * p_.weight.image + kh * static_cast<int>(p_.weight.row)].bits;
         weights_[kh][pair] = is_tap ? value << 16 * high : 0;
-        non_finite |= beyond_finite<T>(weights_[kh][pair]);
       }
     }
-    outputs_.has_finite_weights = !any_of_warp((non_finite & 0x80008000u) != 0);
-  }
-  /// Of the weights, what the lane has of a row of them, if there is such a tap.
-  FUSEDSC_DEVICE int tap_of_lane(int lane) const {
-    const int g = lane / 4, t = lane % 4;
-    return g / 2 + p_.padding_left - 2 * (t - Window::before(p_.padding_left));
   }
 
   FUSEDSC_DEVICE void compute() {
+    int places[1];
     Block::clear_behind_tiles();
-    const std::uint32_t all = Block::aim(2, places_);
+    const std::uint32_t all = Block::aim(2, places);
     group_barrier(0, p_.threads());
     load_weights(all);
     Sums sums[kKept];
 #pragma unroll
     for (int i = 0; i < kKept; ++i) Block::clear(sums[i]);
     Block::work_off([&](const DepthwiseTileNote& at, const unsigned char* tile, unsigned char* out) {
+      tile += places[0];
       int row = read_entry(at.output_row);
 #pragma unroll 1
       for (int r = 0; r < p_.rows; ++r) {
@@ -80,27 +74,21 @@ class DepthwiseInputPatches : DepthwisePatchesBlock<T, DepthwiseTransposedWindow
   /// A row of grad_y to all rows of grad_x that it belongs to; those that it completes, `row` and the next, to `out`.
   FUSEDSC_DEVICE void add_row(const unsigned char* from, Sums (&sums)[kKept], unsigned char* out, int row) const {
     typename Block::Run runs[2];
-    Block::load_halves(from + places_[0], runs);
-    std::uint32_t words[kPairs * 2];
-    Block::sort(runs, 0, words);
+    Block::load_halves(from, runs);
+    std::uint32_t operands[kPairs][2];
+    Block::sort(runs, 0, operands);
     Sums finished[2];
-    const auto sums_of = [&](int kh) -> Sums& { return kh < 2 ? finished[kh] : sums[kh < 2 ? 0 : kh - 2]; };
-    if (Block::sees_non_finite(words)) [[unlikely]] {
-      move_on(sums, finished);
-      add_non_finite_row(from, sums_of);
-    } else {
 #pragma unroll
-      for (int kh = 0; kh < kKernel; ++kh) {
+    for (int kh = 0; kh < kKernel; ++kh) {
 #pragma unroll
-        for (int pair = 0; pair < kPairs; ++pair) {
-          float sum[4];
+      for (int pair = 0; pair < kPairs; ++pair) {
+        float sum[4];
 #pragma unroll
-          for (int v = 0; v < 4; ++v) sum[v] = kh < kKept ? sums[kh][pair][v] : 0.0f;
-          wave_multiply_add_half(sum, {words[2 * pair], words[2 * pair + 1]}, weights_[kh][pair], T());
-          float(&to)[4] = sums_of(kh)[pair];
+        for (int v = 0; v < 4; ++v) sum[v] = kh < kKept ? sums[kh][pair][v] : 0.0f;
+        wave_multiply_add_half(sum, operands[pair], weights_[kh][pair], T());
+        float(&to)[4] = kh < 2 ? finished[kh][pair] : sums[kh < 2 ? 0 : kh - 2][pair];
 #pragma unroll
-          for (int v = 0; v < 4; ++v) to[v] = sum[v];
-        }
+        for (int v = 0; v < 4; ++v) to[v] = sum[v];
       }
     }
 #pragma unroll
@@ -109,33 +97,6 @@ class DepthwiseInputPatches : DepthwisePatchesBlock<T, DepthwiseTransposedWindow
     }
   }
 
-  FUSEDSC_DEVICE static void move_on(Sums (&sums)[kKept], Sums (&finished)[2]) {
-#pragma unroll
-    for (int i = 0; i < kPairs * 4; ++i) {
-      const int pair = i / 4, v = i % 4;
-#pragma unroll
-      for (int kh = 0; kh < 2; ++kh) finished[kh][pair][v] = kh < kKept ? sums[kh % kKept][pair][v] : 0.0f;
-#pragma unroll
-      for (int kept = 0; kept < kKept; ++kept) {
-        sums[kept][pair][v] = kept + 2 < kKept ? sums[(kept + 2) % kKept][pair][v] : 0.0f;
-      }
-    }
-  }
-
-  /// The products of a row with infinities or NaNs, to sums that have moved on.
-  template <class SumsOf>
-  FUSEDSC_DEVICE void add_non_finite_row(const unsigned char* from, const SumsOf& sums_of) const {
-    auto lane = static_cast<std::uint32_t>(thread_index()) % 32;
-    hide_origin(lane);  // or what follows would be worked out before the loop, and kept in registers
-    const int kw = tap_of_lane(static_cast<int>(lane));
-    const std::uint32_t bands[1] = {kw >= 0 && kw < kKernel ? one_of(T()) << (lane / 4 % 2 * 16) : 0};
-    Block::add_non_finite(from, places_, bands, [&](int pair, const auto& add) {
-#pragma unroll
-      for (int kh = 0; kh < kKernel; ++kh) add(sums_of(kh)[pair], [&](int) { return weights_[kh][pair]; });
-    });
-  }
-
-  int places_[1];  ///< of the thread, in tiles of grad_y
   std::uint32_t weights_[kKernel][kPairs];
 };
 

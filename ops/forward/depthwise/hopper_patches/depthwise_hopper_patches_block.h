@@ -4,7 +4,6 @@
 
 #include "fusedsc/common/gpu/sums/keep_order.h"
 #include "fusedsc/forward/depthwise/hopper/depthwise_hopper_copies.h"
-#include "fusedsc/forward/depthwise/hopper_patches/depthwise_hopper_patches_non_finite.h"
 #include "fusedsc/forward/depthwise/hopper_patches/depthwise_hopper_patches_outputs.h"
 
 namespace fusedsc::gpu::hopper {
@@ -216,42 +215,10 @@ class DepthwisePatchesBlock {
   /// To two words of a product's operand, for each pair of channels in neighbouring registers, as products want it.
   /// The compiler shall not know that nothing else changes: it would copy anew for every product.
   template <int kWords>
-  FUSEDSC_DEVICE void sort(const Run (&halves)[2], int first, std::uint32_t (&to)[kWords]) const {
+  FUSEDSC_DEVICE void sort(const Run (&halves)[2], int first, std::uint32_t (&to)[kPairs][kWords]) const {
 #pragma unroll
     for (int i = 0; i < 2 * kPairs; ++i) {
-      to[i / 2 * (kWords / kPairs) + first + i % 2] = reordered(halves[i % 2].elements[i / 2], p_.same_order);
-    }
-  }
-
-  /// Whether there is an infinity or a NaN in what the warp has of a row of x, words that are sorted. Not where weights
-  /// are not finite either, whose outputs are computed again in any case.
-  template <int kWords>
-  FUSEDSC_DEVICE bool sees_non_finite(const std::uint32_t (&words)[kWords]) const {
-    std::uint32_t seen[2] = {};
-#pragma unroll
-    for (int i = 0; i < kWords; i += 2) seen[i / 2 % 2] = looked_at(words[i], words[i + 1], seen[i / 2 % 2], T());
-    const std::uint32_t one = one_of(T()) * 0x00010001u;
-    if (!any_of_warp(is_suspicious<T>(looked_at(seen[0], one, seen[1], T())))) return false;
-    std::uint32_t any = 0;
-#pragma unroll
-    for (int i = 0; i < kWords; ++i) any |= beyond_finite<T>(words[i]);
-    return any_of_warp((any & 0x80008000u) != 0) && outputs_.has_finite_weights;
-  }
-
-  /// Such a row of x to rows of sums; for_each_sum(pair, add) as in add_non_finite_patches.
-  template <int kGroups, class ForEachSum>
-  FUSEDSC_DEVICE void add_non_finite(const unsigned char* row, const int (&places)[kGroups],
-                                     const std::uint32_t (&bands)[kGroups], const ForEachSum& for_each_sum) const {
-#pragma unroll
-    for (int pair = 0; pair < kPairs; ++pair) {
-      auto place = static_cast<std::uint32_t>(4 * pair);
-      hide_origin(place);  // or all pairs would be read at once, and kept in registers
-      std::uint32_t words[2 * kGroups];
-#pragma unroll
-      for (int i = 0; i < 2 * kGroups; ++i) {
-        words[i] = *reinterpret_cast<const std::uint32_t*>(row + place + places[i / 2] + (i % 2 == 0 ? 0 : half_));
-      }
-      add_non_finite_patches<T, kGroups>(words, bands, [&](const auto& add) { for_each_sum(pair, add); });
+      to[i / 2][first + i % 2] = reordered(halves[i % 2].elements[i / 2], p_.same_order);
     }
   }
 

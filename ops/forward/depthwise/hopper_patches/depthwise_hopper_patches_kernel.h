@@ -5,8 +5,8 @@
 /// the weights of a window's row, shifted by one column from each of 4 output columns to the next, each channel its
 /// own. Elements go from shared memory to registers as they are, 8 channels at a time, and outputs back likewise:
 /// there is nothing to exchange between threads. A row of A is in registers once and serves all output rows whose
-/// windows cover it. Zeros times an infinity or a NaN in x would make NaNs of a patch's other outputs: rows of x are
-/// looked at, and those with such elements multiplied in another way (depthwise_hopper_patches_non_finite.h).
+/// windows cover it. Zeros times an infinity or a NaN in x make NaNs of a patch's other outputs, which is seen in
+/// them: those are computed again, each from its own channel.
 ///
 /// Each warp owns 8 channels, of 7x7 windows 4: no two warps touch the same elements of a tile, so that they wait for
 /// copies only. What fuses anything is left to depthwise_hopper_kernel.h, but for a bias of 7x7 windows.
@@ -47,7 +47,7 @@ class DepthwisePatches
     Block::clear_behind_tiles();
     const std::uint32_t places = Block::aim(4 * kStride, places_);
     group_barrier(0, p_.threads());
-    outputs_.has_finite_weights = weights_.load(p_, channel_, places, Block::weight_memory());
+    weights_.load(p_, channel_, places, Block::weight_memory());
     outputs_.load_bias();
     Sums sums[kKept];
     begin_image(sums);
@@ -95,67 +95,36 @@ class DepthwisePatches
   /// That which it completes goes to `out`.
   FUSEDSC_DEVICE void add_row(const unsigned char* row, int phase, Sums (&sums)[kKept], unsigned char* out,
                               int output_row) const {
-    Sums finished;
+    std::uint32_t operands[kPairs][4], last[kPairs][2];
+    typename Block::Run runs[kGroups][2];
+#pragma unroll
+    for (int i = 0; i < kGroups; ++i) Block::load_halves(row + places_[i], runs[i]);
+    Block::sort(runs[0], 0, operands);
+    Block::sort(runs[1], 2, operands);
+    if constexpr (kGroups == 3) Block::sort(runs[2], 0, last);
     const auto fetched = weights_.fetch(phase);
-    constexpr int kFirst = kFewRegisters && kGroups == 3 ? 2 : kGroups;
-    add_groups<0, kFirst>(row, phase, fetched, sums, finished);
-    if constexpr (kFirst < kGroups) add_groups<kFirst, kGroups - kFirst>(row, phase, fetched, sums, finished);
-    if (phase == 0) outputs_.finish(out, output_row, finished);
-  }
-
-  /// kCount groups of columns from kFirst on.
-  template <int kFirst, int kCount>
-  FUSEDSC_DEVICE void add_groups(const unsigned char* row, int phase, const typename Weights::Fetched& fetched,
-                                 Sums (&sums)[kKept], Sums& finished) const {
-    std::uint32_t words[kPairs * 2 * kCount];
-    typename Block::Run runs[kCount][2];
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) Block::load_halves(row + places_[kFirst + i], runs[i]);
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) Block::sort(runs[i], 2 * i, words);
-    if (Block::sees_non_finite(words)) [[unlikely]] {
-      if (phase == 0 && kFirst == 0) move_on(sums, finished);
-      std::uint32_t bands[kGroups], own_bands[kCount];
-      Weights::bands(bands);
-      int places[kCount];
-#pragma unroll
-      for (int i = 0; i < kCount; ++i) {
-        own_bands[i] = bands[kFirst + i];
-        places[i] = places_[kFirst + i];
-      }
-      Block::add_non_finite(row, places, own_bands, [&](int pair, const auto& add) {
-#pragma unroll
-        for (int age = kKept; age >= 0; --age) {
-          const int kh = phase + age * kStride;
-          if (kh >= kKernel) continue;
-          add(phase == 0 && age == kKept ? finished[pair] : sums[age % kKept][pair],
-              [&](int i) { return weights_.word(fetched, kh, pair, kFirst + i); });
-        }
-      });
-      return;
-    }
+    Sums finished;
 #pragma unroll
     for (int age = kKept; age >= 0; --age) {
       const int kh = phase + age * kStride;
       if (kh >= kKernel) continue;
 #pragma unroll
       for (int pair = 0; pair < kPairs; ++pair) {
-        float(&to)[4] = phase == 0 && age == kKept ? finished[pair] : sums[age % kKept][pair];
         float sum[4];
 #pragma unroll
         for (int v = 0; v < 4; ++v) {
-          sum[v] = phase > 0 || kFirst > 0 ? to[v] : age == 0 ? 0.0f : sums[age - 1][pair][v];
+          sum[v] = phase > 0 ? sums[age % kKept][pair][v] : age == 0 ? 0.0f : sums[age - 1][pair][v];
         }
-        const std::uint32_t* const a = words + pair * 2 * kCount;
-        const auto weights = [&](int i) { return weights_.word(fetched, kh, pair, kFirst + i); };
-        if constexpr (kCount > 1) wave_multiply_add(sum, {{a[0], a[1], a[2], a[3]}, {weights(0), weights(1)}}, T());
-        if constexpr (kCount % 2 == 1) {
-          wave_multiply_add_half(sum, {a[2 * kCount - 2], a[2 * kCount - 1]}, weights(kCount - 1), T());
-        }
+        const std::uint32_t(&a)[4] = operands[pair];
+        const auto weights = [&](int i) { return weights_.word(fetched, kh, pair, i); };
+        wave_multiply_add(sum, {{a[0], a[1], a[2], a[3]}, {weights(0), weights(1)}}, T());
+        if constexpr (kGroups == 3) wave_multiply_add_half(sum, last[pair], weights(2), T());
+        float(&to)[4] = phase == 0 && age == kKept ? finished[pair] : sums[age % kKept][pair];
 #pragma unroll
         for (int v = 0; v < 4; ++v) to[v] = sum[v];
       }
     }
+    if (phase == 0) outputs_.finish(out, output_row, finished);
   }
 
   FUSEDSC_DEVICE static void begin_image(Sums (&sums)[kKept]) {
@@ -163,7 +132,9 @@ class DepthwisePatches
     for (int i = 0; i < kKept; ++i) Block::clear(sums[i]);
   }
 
-  FUSEDSC_DEVICE static void move_on(Sums (&sums)[kKept], Sums& finished) {
+  /// Instead of add_row, of padding below an image: there is nothing to add, but maybe a row of outputs to finish.
+  FUSEDSC_DEVICE void pass_row(Sums (&sums)[kKept], unsigned char* out, int output_row, bool exists) const {
+    Sums finished;
 #pragma unroll
     for (int i = 0; i < kPairs * 4; ++i) {
       const int pair = i / 4, v = i % 4;
@@ -172,12 +143,6 @@ class DepthwisePatches
       for (int age = kKept - 1; age > 0; --age) sums[age][pair][v] = sums[age - 1][pair][v];
       sums[0][pair][v] = 0;
     }
-  }
-
-  /// Instead of add_row, of padding below an image: there is nothing to add, but maybe a row of outputs to finish.
-  FUSEDSC_DEVICE void pass_row(Sums (&sums)[kKept], unsigned char* out, int output_row, bool exists) const {
-    Sums finished;
-    move_on(sums, finished);
     if (exists) outputs_.finish(out, output_row, finished);
   }
 

@@ -15,8 +15,6 @@ class DepthwisePatchesOutputs {
 
   int channel = 0;      ///< of the warp, the first
   int first_image = 0;  ///< of the warp, in a tile
-  /// Others times zeros have made NaNs of outputs that do not see them.
-  bool has_finite_weights = true;
 
   FUSEDSC_DEVICE explicit DepthwisePatchesOutputs(const DepthwisePatchesParameters& p) : p_(p) {}
 
@@ -43,6 +41,10 @@ class DepthwisePatchesOutputs {
 
   /// Of row `row` of the image.
   FUSEDSC_DEVICE void finish(unsigned char* out, int row, const Values& y) const {
+    float any = 0;  // what is not finite in one output is in all of its patch, of both channels
+#pragma unroll
+    for (int pair = 0; pair < kPairs; ++pair) any += y[pair][0] + y[pair][2];
+    const bool is_whole = !any_of_warp(!is_finite(any));
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       if (places_[half] == kNowhere) continue;
@@ -60,7 +62,7 @@ class DepthwisePatchesOutputs {
       }
       *reinterpret_cast<Aligned<std::uint32_t, kPairs>*>(out + places_[half]) = run;
     }
-    if (!has_finite_weights) compute_again(out, row);
+    if (!is_whole) compute_again(out, row);
   }
 
  private:
@@ -92,9 +94,8 @@ class DepthwisePatchesOutputs {
     return Sum(p_.raw_x, p_.weight, image, p_.input_height, p_.input_width, taps);
   }
 
-  /// Where weights are not finite, and zeros, of padding or in place of weights, may have made NaNs: pairs of channels
-  /// whose outputs do not see one, each from its own channels. At once to where they belong: the others need their
-  /// registers.
+  /// Where zeros of the other operand have made NaNs: pairs of channels whose outputs do not see one, each from its own
+  /// channels. At once to where they belong: the others need their registers.
   FUSEDSC_DEVICE void compute_again(unsigned char* out, int row) const {
     const Position first{read_entry(at_->image), read_entry(at_->column)};
     if (channel >= p_.channels) return;

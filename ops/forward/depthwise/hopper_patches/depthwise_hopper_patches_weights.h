@@ -6,23 +6,9 @@
 #include "fusedsc/common/gpu/hopper/hopper.h"
 #include "fusedsc/common/gpu/sums/keep_order.h"
 #include "fusedsc/common/gpu/vendor/following_kernel.h"
-#include "fusedsc/forward/depthwise/hopper_patches/depthwise_hopper_patches_non_finite.h"
 #include "fusedsc/forward/depthwise/hopper_patches/depthwise_hopper_patches_parameters.h"
 
 namespace fusedsc::gpu::hopper {
-
-/// B with 1 in place of each weight.
-template <class T, int kKernel, int kStride, int kGroups>
-FUSEDSC_DEVICE void patch_bands(std::uint32_t (&to)[kGroups]) {
-  auto lane = static_cast<std::uint32_t>(thread_index()) % 32;
-  hide_origin(lane);  // or they would be worked out before a loop, and kept in registers
-  const int g = static_cast<int>(lane / 4), t = static_cast<int>(lane % 4);
-#pragma unroll
-  for (int i = 0; i < kGroups; ++i) {
-    const int kw = t + 4 * i - g / 2 * kStride;
-    to[i] = kw >= 0 && kw < kKernel ? one_of(T()) << 16 * (g % 2) : 0;
-  }
-}
 
 /// Word by word, ready for products.
 template <class T, int kKernel, int kStride>
@@ -33,8 +19,7 @@ class DepthwisePatchesWeights {
 
   /// When the kernel before has ended; `places`: what else is to be worked out before. channel: the warp's first;
   /// beyond the last one weights are zeros. In shared memory there are p.weight_bytes for what registers do not hold.
-  /// Returns whether all of the warp's are finite.
-  FUSEDSC_DEVICE bool load(const DepthwisePatchesParameters& p, int channel, std::uint32_t places, void* /*memory*/) {
+  FUSEDSC_DEVICE void load(const DepthwisePatchesParameters& p, int channel, std::uint32_t places, void* /*memory*/) {
     const int lane = thread_index() % 32, g = lane / 4, t = lane % 4, high = g % 2;
     const bool exists = channel < p.channels;
     const T* columns[kGroups];
@@ -49,7 +34,6 @@ class DepthwisePatchesWeights {
     }
     keep_order(places);
     wait_for_previous_kernel();
-    std::uint32_t non_finite = 0;
 #pragma unroll
     for (int i = 0; i < kGroups; ++i) {
 #pragma unroll
@@ -59,15 +43,10 @@ class DepthwisePatchesWeights {
           const std::uint32_t value =
               columns[i][(exists ? 2 * pair : 0) * p.weight.image + kh * static_cast<int>(p.weight.row)].bits;
           words_[kh][pair][i] = are_taps[i] ? value << 16 * high : 0;
-          non_finite |= beyond_finite<T>(words_[kh][pair][i]);
         }
       }
     }
-    return !any_of_warp((non_finite & 0x80008000u) != 0);
   }
-
-  /// 1 in place of each weight.
-  FUSEDSC_DEVICE static void bands(std::uint32_t (&to)[kGroups]) { patch_bands<T, kKernel, kStride>(to); }
 
   /// To be asked for once for a row of x, number `phase` of those that a row of outputs moves on by.
   struct Fetched {};
@@ -99,7 +78,7 @@ class DepthwisePackedWeights {
   static constexpr int kept_bytes(int warps) { return warps * kKeptRows * 32 * static_cast<int>(sizeof(Row)); }
 
   /// As above.
-  FUSEDSC_DEVICE bool load(const DepthwisePatchesParameters& p, int channel, std::uint32_t places, void* memory) {
+  FUSEDSC_DEVICE void load(const DepthwisePatchesParameters& p, int channel, std::uint32_t places, void* memory) {
     kept_ = static_cast<Row*>(memory) + thread_index() / 32 * 32 * kKeptRows + thread_index() % 32;
     const int lane = thread_index() % 32, g = lane / 4, t = lane % 4, high = g % 2;
     const int kw = (t - g / 2 * kStride) & 3, first_group = (kw - t + g / 2 * kStride) / 4;
@@ -125,7 +104,6 @@ class DepthwisePackedWeights {
     }
     keep_order(places);
     wait_for_previous_kernel();
-    std::uint32_t non_finite = 0;
 #pragma unroll
     for (int kh = 0; kh < kKernel; ++kh) {
       Row row;
@@ -140,14 +118,11 @@ class DepthwisePackedWeights {
           taps[half] = are_taps[tap] ? value : 0;
         }
         row.elements[i / 2] = taps[0] | taps[1] << 16;
-        non_finite |= beyond_finite<T>(row.elements[i / 2]);
       }
       if (is_kept(kh)) kept_[kh / 2 * 32] = row;
       else rows_[kh] = row;
     }
-    return !any_of_warp((non_finite & 0x80008000u) != 0);
   }
-  FUSEDSC_DEVICE static void bands(std::uint32_t (&to)[kGroups]) { patch_bands<T, kKernel, kStride>(to); }
 
   FUSEDSC_DEVICE Fetched fetch(int phase) const {
     Fetched fetched;

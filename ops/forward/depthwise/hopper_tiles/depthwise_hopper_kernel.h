@@ -4,15 +4,13 @@
 /// Multiplied is by tensor cores: A has 16 positions of an output row by the 8 channels that a tap sees there, B the
 /// tap's weights of these channels on its diagonal; two taps side by side make a product of full depth. An instruction
 /// does what 8 fused multiply-adds per thread do, and neither elements nor products need conversions. A row of A is in
-/// registers once and serves all output rows whose windows cover it. Zeros times an infinity or a NaN in x would make
-/// NaNs of all 8 channels: what is to be multiplied is looked at, and where there are such, it is done by fused
-/// multiply-adds, for which each thread has all of its outputs' elements.
+/// registers once and serves all output rows whose windows cover it. Zeros times an infinity or a NaN in x make NaNs of
+/// all 8 channels, which is seen in the outputs: those are computed again, each from its own channel.
 ///
 /// Each warp owns 8 channels: no two warps touch the same elements of a tile, so that they wait for copies only. A
 /// prologue is applied in place, once per element, and rounds to 16 bits as a tensor between the operators would.
 #pragma once
 
-#include "fusedsc/common/gpu/products/non_finite.h"
 #include "fusedsc/common/gpu/products/wave_product.h"
 #include "fusedsc/common/gpu/sums/keep_order.h"
 #include "fusedsc/forward/depthwise/hopper/depthwise_hopper_copies.h"
@@ -178,7 +176,6 @@ class DepthwiseTiles {
     const T* weight = elements_of<T>(p_.weight) + (exists ? channel_ + g : 0) * p_.weight.image;
     keep_order(places | upper_word(weight));
     wait_for_previous_kernel();
-    std::uint32_t non_finite = 0;
 #pragma unroll
     for (int kh = 0; kh < kKernel; ++kh) {
 #pragma unroll
@@ -186,10 +183,8 @@ class DepthwiseTiles {
         const std::uint32_t value =
             weight[kh * static_cast<int>(p_.weight.row) + kw * static_cast<int>(p_.weight.column)].bits;
         weights_[kh][kw] = exists && g / 2 == t ? value << 16 * (g % 2) : 0;
-        non_finite |= beyond_finite<T>(weights_[kh][kw]);
       }
     }
-    has_finite_weights_ = !any_of_warp((non_finite & 0x80008000u) != 0);
     load_channels(p_.bias, exists ? channel_ + 2 * t : 0, 0.0f, outputs_.bias, T());
     if constexpr (kFusion == DepthwiseFusion::eval) {
       load_channels(p_.epilogue_scale, exists ? channel_ + 2 * t : 0, 1.0f, outputs_.epilogue_scale, float());
@@ -272,27 +267,32 @@ class DepthwiseTiles {
   /// Products 2 * pair and 2 * pair + 1: their elements of a row of x.
   struct Operands {
     std::uint32_t pairs[2][kPairs][4], last[4];
-
-    /// What a tap sees of half `half` of product `first` or the next: both of the thread's channels.
-    FUSEDSC_DEVICE std::uint32_t word(int next, int kw, int half) const {
-      return kw == kKernel - 1 ? last[2 * next + half] : pairs[next][kw / 2][kw % 2 * 2 + half];
-    }
   };
   FUSEDSC_DEVICE void load_operands(const unsigned char* row, int first, Operands& to) const {
 #pragma unroll
-    for (int pair = 0; pair <= kPairs; ++pair) load_pair(row, first, pair, to);
-  }
-  /// Of a pair of taps, or of the last tap.
-  FUSEDSC_DEVICE void load_pair(const unsigned char* row, int first, int pair, Operands& to) const {
-    if (pair < kPairs) {
+    for (int i = 0; i < 2 && first + i < kProducts; ++i) {
 #pragma unroll
-      for (int i = 0; i < 2 && first + i < kProducts; ++i) {
-        load_matrices(row + places_[pair] + (first + i) * p_.product_bytes, to.pairs[i][pair % kPairs]);
+      for (int pair = 0; pair < kPairs; ++pair) {
+        load_matrices(row + places_[pair] + (first + i) * p_.product_bytes, to.pairs[i][pair]);
       }
-    } else if (first + 1 < kProducts) {
+    }
+    if (first + 1 < kProducts) {
       load_matrices(row + places_[kPairs] + first * p_.product_bytes, to.last);
     } else {
       load_matrices(row + places_[kPairs] + first * p_.product_bytes, *reinterpret_cast<std::uint32_t(*)[2]>(to.last));
+    }
+  }
+
+  /// Of a row of x, what the middle columns of windows see: of products `first` and the next, at the thread's
+  /// positions.
+  FUSEDSC_DEVICE void read_middle(const unsigned char* row, int first, std::uint32_t (&to)[2][2]) const {
+    constexpr int kMiddle = kKernel / 2;
+#pragma unroll
+    for (int i = 0; i < 2 && first + i < kProducts; ++i) {
+      std::uint32_t taps[4];
+      load_matrices(row + places_[kMiddle / 2] + (first + i) * p_.product_bytes, taps);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) to[i][half] = taps[kMiddle % 2 * 2 + half];
     }
   }
 
@@ -300,45 +300,20 @@ class DepthwiseTiles {
   /// That which it completes goes to `out`.
   FUSEDSC_DEVICE void add_row(const unsigned char* row, int phase, Sums (&sums)[kKept], unsigned char* out,
                               const typename Outputs::Row& output) {
-    if (!has_finite_weights_) [[unlikely]]
-      return add_row_plainly(row, phase, sums, out, output);
     Operands operands[2];
     float finished[2][2][4];
+    const auto see = [&](int first, std::uint32_t(&to)[2][2]) { read_middle(row, first, to); };
     load_operands(row, 0, operands[0]);
 #pragma unroll
     for (int first = 0; first < kProducts; first += 2) {
-      // The next operands come behind the branch: before it, all of both would have to be there at once.
-      const auto load_next = [&] {
-        if (first + 2 < kProducts) load_operands(row, first + 2, operands[(first + 2) / 2 % 2]);
-      };
-      if (sees_non_finite(operands[first / 2 % 2], first)) [[unlikely]] {
-        if (phase == 0) move_on(first, sums, finished[first / 2 % 2]);
-        multiply_plainly<false>(row, first, phase, sums, finished[first / 2 % 2]);
-        load_next();
-      } else {
-        load_next();
-        multiply(operands[first / 2 % 2], first, phase, sums, finished[first / 2 % 2]);
-      }
+      if (first + 2 < kProducts) load_operands(row, first + 2, operands[(first + 2) / 2 % 2]);
+      multiply(operands[first / 2 % 2], first, phase, sums, finished[first / 2 % 2]);
       if (phase == 0 && first > 0) {
-        outputs_.finish(out, first - 2, output, finished[(first - 2) / 2 % 2]);
+        outputs_.finish(out, first - 2, output, finished[(first - 2) / 2 % 2], prologue_, see);
       }
     }
     constexpr int kLast = (kProducts - 1) / 2 * 2;
-    if (phase == 0) outputs_.finish(out, kLast, output, finished[kLast / 2 % 2]);
-  }
-
-  /// Instead, where weights are not finite: zeros of padding times these would be NaNs.
-  FUSEDSC_DEVICE void add_row_plainly(const unsigned char* row, int phase, Sums (&sums)[kKept], unsigned char* out,
-                                      const typename Outputs::Row& output) {
-    const int input_row = output.row * kStride - p_.padding_top + kKernel - 1 + phase;
-    const bool is_inside = static_cast<unsigned>(input_row) < static_cast<unsigned>(p_.input_height);
-#pragma unroll
-    for (int first = 0; first < kProducts; first += 2) {
-      float finished[2][4];
-      if (phase == 0) move_on(first, sums, finished);
-      if (is_inside) multiply_plainly<true>(row, first, phase, sums, finished);
-      if (phase == 0) outputs_.finish(out, first, output, finished);
-    }
+    if (phase == 0) outputs_.finish(out, kLast, output, finished[kLast / 2 % 2], prologue_, see);
   }
 
   /// Behind the padding above an image.
@@ -355,31 +330,15 @@ class DepthwiseTiles {
 #pragma unroll
     for (int first = 0; first < kProducts; first += 2) {
       float finished[2][4];
-      move_on(first, sums, finished);
-      if (exists) outputs_.finish(out, first, output, finished);
-    }
-  }
-
-  /// Whether there is an infinity or a NaN among the operands. Of a window's row the outer taps see all there is, each
-  /// every kStride columns.
-  FUSEDSC_DEVICE bool sees_non_finite(const Operands& operands, int first) const {
-    const auto add = [&](auto& sum, const auto& look) {
 #pragma unroll
-      for (int i = 0; i < 2 && first + i < kProducts; ++i) {
+      for (int i = 0; i < 8 && first + i / 4 < kProducts; ++i) {
+        const int product = first + i / 4, v = i % 4;
+        finished[i / 4][v] = sums[kKept - 1][product][v];
 #pragma unroll
-        for (int kw = 0; kw < kKernel; ++kw) {
-          if (kw >= kStride && kw < kKernel - kStride) continue;
-          sum = look(operands.word(i, kw, 0), operands.word(i, kw, 1), sum);
-        }
+        for (int age = kKept - 1; age > 0; --age) sums[age][product][v] = sums[age - 1][product][v];
       }
-    };
-    std::uint32_t seen = 0, non_finite = 0;
-    add(seen, [](std::uint32_t a, std::uint32_t b, std::uint32_t sum) { return looked_at(a, b, sum, T()); });
-    if (!any_of_warp(is_suspicious<T>(seen))) return false;
-    add(non_finite, [](std::uint32_t a, std::uint32_t b, std::uint32_t sum) {
-      return sum | beyond_finite<T>(a) | beyond_finite<T>(b);
-    });
-    return any_of_warp((non_finite & 0x80008000u) != 0);
+      if (exists) outputs_.finish(out, first, output, finished, prologue_, [](int, std::uint32_t(&)[2][2]) {});
+    }
   }
 
   FUSEDSC_DEVICE void multiply(const Operands& operands, int first, int phase, Sums (&sums)[kKept],
@@ -410,72 +369,6 @@ class DepthwiseTiles {
     }
   }
 
-  FUSEDSC_DEVICE void move_on(int first, Sums (&sums)[kKept], float (&finished)[2][4]) const {
-#pragma unroll
-    for (int i = 0; i < 8 && first + i / 4 < kProducts; ++i) {
-      const int product = first + i / 4, v = i % 4;
-      finished[i / 4][v] = sums[kKept - 1][product][v];
-#pragma unroll
-      for (int age = kKept - 1; age > 0; --age) sums[age][product][v] = sums[age - 1][product][v];
-      sums[0][product][v] = outputs_.bias[v % 2];
-    }
-  }
-
-  /// What multiply adds, to sums that have moved on, in plain arithmetic: each output from its own channel: elements
-  /// that it sees are its thread's operands, and the weights of its channels in two other lanes. kSkipsPadding: for
-  /// weights that are not finite, times which its zeros would be NaNs.
-  template <bool kSkipsPadding>
-  FUSEDSC_DEVICE void multiply_plainly(const unsigned char* row, int first, int phase, Sums (&sums)[kKept],
-                                       float (&finished)[2][4]) const {
-    const int t = thread_index() % 4;
-#pragma unroll
-    for (int pair = 0; pair <= kPairs; ++pair) {
-      if (p_.rows == -1 - pair) continue;  // never; but all taps at once would take more registers than there are
-      Operands operands;
-      load_pair(row, first, pair, operands);
-#pragma unroll
-      for (int kw = 2 * pair; kw < 2 * pair + 2 && kw < kKernel; ++kw) {
-        if (kSkipsPadding && p_.rows == -1 - kKernel - kw) continue;  // as above
-        const auto weight_of = [&](int kh, float(&to)[2]) {
-          to_floats(from_lane(weights_[kh][kw], 9 * t) | from_lane(weights_[kh][kw], 9 * t + 4), to[0], to[1], T());
-        };
-        const auto add = [&](int i, int age, const float(&x)[2], const float(&weight)[2]) {
-          float(&to)[4] = phase == 0 && age == kKept ? finished[i / 2] : sums[age % kKept][first + i / 2];
-#pragma unroll
-          for (int v = 0; v < 2; ++v) to[i % 2 * 2 + v] += x[v] * weight[v];
-        };
-        add_tap<kSkipsPadding>(operands, first, kw, phase, weight_of, add);
-      }
-    }
-  }
-  /// weight_of(kh, to): of the thread's channels; add(i, age, x, weight): to position i of product `first` and the
-  /// next.
-  template <bool kSkipsPadding, class WeightOf, class Add>
-  FUSEDSC_DEVICE void add_tap(const Operands& operands, int first, int kw, int phase, const WeightOf& weight_of,
-                              const Add& add) const {
-    float x[4][2], weights[kKept + 1][2];
-#pragma unroll
-    for (int i = 0; i < 4 && !kSkipsPadding && first + i / 2 < kProducts; ++i) {
-      to_floats(operands.word(i / 2, kw, i % 2), x[i][0], x[i][1], T());
-    }
-#pragma unroll
-    for (int age = kKept; age >= 0; --age) {
-      if (phase + age * kStride >= kKernel) continue;
-      weight_of(phase + age * kStride, weights[age]);
-#pragma unroll
-      for (int i = 0; i < 4 && !kSkipsPadding && first + i / 2 < kProducts; ++i) add(i, age, x[i], weights[age]);
-    }
-#pragma unroll
-    for (int i = 0; i < 4 && kSkipsPadding && first + i / 2 < kProducts; ++i) {
-      if (!outputs_.sees_column(2 * first + i, kw)) continue;
-      to_floats(operands.word(i / 2, kw, i % 2), x[i][0], x[i][1], T());
-#pragma unroll
-      for (int age = kKept; age >= 0; --age) {
-        if (phase + age * kStride < kKernel) add(i, age, x[i], weights[age]);
-      }
-    }
-  }
-
   const DepthwiseTilesParameters& p_;
   int warp_, split_, first_channel_;
   unsigned char *memory_, *out_;
@@ -483,7 +376,6 @@ class DepthwiseTiles {
   int run_ = 0, channel_ = 0;           ///< of the warp: its run of a box, its first channel
   int places_[kPairs + 1], out_place_ = 0;
   std::uint32_t weights_[kKernel][kKernel];
-  bool has_finite_weights_ = true;
   DepthwiseTileNote* notes_;  ///< of the tiles
   float* coefficients_;       ///< of the warp: scale, shift
   DepthwiseTilePrologue<T> prologue_;

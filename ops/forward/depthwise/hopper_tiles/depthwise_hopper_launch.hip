@@ -21,31 +21,31 @@ struct Instance {
   TilesKernel run;
 };
 
-template <class T, int kKernel, int kStride, int kProducts, int kThreads, int kTrainingBlocks, int kEvalBlocks>
+template <class T, int kKernel, int kStride, int kProducts, int kThreads, int kBlocks>
 void append(std::vector<Instance>& to, DataType dtype) {
   using enum DepthwiseFusion;
   const auto add = [&](DepthwiseFusion fusion, TilesKernel kernel) {
     to.push_back({dtype, kKernel, kStride, kProducts, kThreads, fusion, kernel});
   };
-  add(training, hopper_kernel<DepthwiseTiles<T, kKernel, kStride, kProducts, training>, kThreads, kTrainingBlocks>);
-  add(eval, hopper_kernel<DepthwiseTiles<T, kKernel, kStride, kProducts, eval>, kThreads, kEvalBlocks>);
+  add(training, hopper_kernel<DepthwiseTiles<T, kKernel, kStride, kProducts, training>, kThreads, kBlocks>);
+  add(eval, hopper_kernel<DepthwiseTiles<T, kKernel, kStride, kProducts, eval>, kThreads, 1>);
 }
 
 template <class T>
 void append_all(std::vector<Instance>& to, DataType dtype) {
-  // Kernel, stride, products; threads; blocks that shall fit a multiprocessor, in training and in eval mode.
-  append<T, 3, 1, 1, 288, 2, 1>(to, dtype);
-  append<T, 3, 1, 2, 288, 2, 1>(to, dtype);
-  append<T, 3, 1, 4, 160, 3, 3>(to, dtype);
-  append<T, 3, 1, 7, 160, 2, 2>(to, dtype);
-  append<T, 3, 2, 1, 288, 2, 2>(to, dtype);
-  append<T, 3, 2, 2, 288, 2, 1>(to, dtype);
-  append<T, 3, 2, 4, 160, 3, 3>(to, dtype);
-  append<T, 5, 1, 1, 160, 3, 3>(to, dtype);
-  append<T, 5, 1, 2, 160, 2, 2>(to, dtype);
-  append<T, 5, 1, 4, 160, 2, 1>(to, dtype);
-  append<T, 5, 2, 1, 160, 3, 3>(to, dtype);
-  append<T, 5, 2, 2, 160, 3, 3>(to, dtype);
+  // Kernel, stride, products; threads and blocks.
+  append<T, 3, 1, 1, 288, 2>(to, dtype);
+  append<T, 3, 1, 2, 288, 2>(to, dtype);
+  append<T, 3, 1, 4, 160, 3>(to, dtype);
+  append<T, 3, 1, 7, 160, 2>(to, dtype);
+  append<T, 3, 2, 1, 288, 2>(to, dtype);
+  append<T, 3, 2, 2, 288, 2>(to, dtype);
+  append<T, 3, 2, 4, 160, 3>(to, dtype);
+  append<T, 5, 1, 1, 160, 2>(to, dtype);
+  append<T, 5, 1, 2, 160, 2>(to, dtype);
+  append<T, 5, 1, 4, 160, 2>(to, dtype);
+  append<T, 5, 2, 1, 160, 2>(to, dtype);
+  append<T, 5, 2, 2, 160, 2>(to, dtype);
 }
 
 const std::vector<Instance>& instances() {
@@ -128,6 +128,7 @@ void DepthwiseTilesPass::run(const DepthwiseArguments& a, const Execution& execu
   p.x = map_of_images(a.x, box_channels_, p.pitch, p.rows, p.images, true);
   p.has_y = a.y.data != nullptr;
   if (p.has_y) p.y = map_of_images(ConstTensorView(a.y), box_channels_, p.out_pitch, 1, p.images, true);
+  p.raw_x = a.x;
   p.weight = a.weight;
   p.residual = a.epilogue.residual;
   p.bias = a.bias.data;

@@ -5,6 +5,7 @@
 #include "fusedsc/common/gpu/sums/moments.h"
 #include "fusedsc/forward/depthwise/depthwise_shape.h"
 #include "fusedsc/forward/depthwise/hopper_tiles/depthwise_hopper_prologue.h"
+#include "fusedsc/forward/depthwise/rows/depthwise_window_sum.h"
 
 namespace fusedsc::gpu::hopper {
 
@@ -15,7 +16,7 @@ class DepthwiseTileOutputs {
   struct Row {
     int row;
     std::uint32_t valid;  ///< which of the thread's positions exist there: bit 2 * product + half
-    bool is_first;        ///< of which the thread's first position exists
+    bool is_first;        ///< that exists
   };
 
   int channel = 0;      ///< of the warp, the first
@@ -26,8 +27,8 @@ class DepthwiseTileOutputs {
 
   /// Of the piece's row `row`, if it is one.
   FUSEDSC_DEVICE Row row_of(int row, bool exists) {
-    const Row result{row, exists ? valid_ : 0, exists && !has_pivot_ && (valid_ & 1) != 0};
-    has_pivot_ |= result.is_first;
+    const Row result{row, exists ? valid_ : 0, exists && !has_pivot_};
+    has_pivot_ |= exists;
     return result;
   }
 
@@ -51,14 +52,14 @@ class DepthwiseTileOutputs {
     }
   }
 
-  /// Whether tap kw of the thread's position i sees a column of the image.
-  FUSEDSC_DEVICE bool sees_column(int i, int kw) const {
-    const int column = (column_ + position_of(i, thread_index() % 32 / 4).column) * kStride - p_.padding_left + kw;
-    return static_cast<unsigned>(column) < static_cast<unsigned>(p_.input_width);
-  }
-
-  /// Products `first` and the next of a row.
-  FUSEDSC_DEVICE void finish(unsigned char* out, int first, const Row& row, float (&y)[2][4]) {
+  /// Products `first` and the next of a row. see(first, words) reads elements of x that they see, as their factors
+  /// were: a word of the thread's two channels for each product and half.
+  template <class See>
+  FUSEDSC_DEVICE void finish(unsigned char* out, int first, const Row& row, float (&y)[2][4],
+                             const DepthwiseTilePrologue<T>& prologue, const See& see) {
+    float any = y[0][0] + y[0][2];  // of positions; what is not finite in one channel is in all 8 of them
+    if (first + 1 < kProducts) any += y[1][0] + y[1][2];
+    if (any_of_warp(!is_finite(any))) compute_again(first, row, y, prologue, see);
 #pragma unroll
     for (int i = 0; i < 2 && first + i < kProducts; ++i) {
       if constexpr (kFusion == DepthwiseFusion::training) take_statistics(first + i, row, y[i]);
@@ -122,6 +123,45 @@ class DepthwiseTileOutputs {
     if (p_.tile_columns <= 8) return {first_image + i, g};
     if (p_.tile_columns <= 16) return {first_image + i / 2, i % 2 * 8 + g};
     return {first_image, i * 8 + g};
+  }
+
+  /// Where zeros of the other operand have made NaNs: pairs of channels whose outputs do not see one, each from its own
+  /// channels. What does not exist is left as zeros.
+  template <class See>
+  FUSEDSC_DEVICE void compute_again(int first, const Row& row, float (&y)[2][4],
+                                    const DepthwiseTilePrologue<T>& prologue, const See& see) const {
+    using Taps = DepthwiseTaps<kStride>;
+    const int lane = thread_index() % 32, own = lane % 4 * 2, c = channel + own;
+    std::uint32_t words[2][2] = {}, in_doubt = 0;  // bit i: of half i % 2 of product i / 2
+    see(first, words);
+#pragma unroll
+    for (int i = 0; i < 4 && first + i / 2 < kProducts; ++i) {
+      float(&pair)[4] = y[i / 2];
+      const int v = i % 2 * 2;
+      if (is_finite(pair[v]) && is_finite(pair[v + 1])) continue;
+      const bool exists = (row.valid >> (2 * first + i) & 1) != 0 && c < p_.channels;
+      if (exists) {
+        float seen[2];
+        to_floats(words[i / 2][i % 2], seen[0], seen[1], T());
+        if (is_in_doubt(pair[v], seen[0]) || is_in_doubt(pair[v + 1], seen[1])) in_doubt |= 1u << i;
+      } else {
+        pair[v] = pair[v + 1] = 0;
+      }
+    }
+#pragma unroll 1
+    for (int i = 0; i < 4; ++i) {
+      if ((in_doubt >> i & 1) == 0) continue;
+      const Position position = position_of(2 * first + i, lane / 4);
+      const Taps taps(row.row, column_ + position.column, p_.padding_top, p_.padding_left);
+      const DepthwiseWindowSum<T, kKernel, Taps> window(p_.raw_x, p_.weight, image_ + position.image, p_.input_height,
+                                                        p_.input_width, taps);
+      float sums[2] = {bias[0], bias[1]};
+      window.add_to(sums, c, [&](float(&values)[2]) {
+        if (p_.has_prologue) prologue.apply(values, own);
+      });
+#pragma unroll
+      for (int j = 0; j < 8; ++j) y[j / 4][j % 4] = i == j / 2 ? sums[j % 2] : y[j / 4][j % 4];
+    }
   }
 
   FUSEDSC_DEVICE void take_statistics(int product, const Row& row, const float (&y)[4]) {

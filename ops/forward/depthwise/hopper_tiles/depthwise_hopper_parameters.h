@@ -9,7 +9,7 @@ namespace fusedsc::gpu::hopper {
 
 struct DepthwiseTilesParameters : DepthwiseTilesShape {
   TensorMap x, y;
-  ConstDeviceTensor weight, residual;
+  ConstDeviceTensor raw_x, weight, residual;  ///< raw_x: x again, where single elements are read
   const void* bias = nullptr;
   const float *scale = nullptr, *shift = nullptr;                    ///< of the prologue
   const float *epilogue_scale = nullptr, *epilogue_shift = nullptr;  ///< null: 1 and 0

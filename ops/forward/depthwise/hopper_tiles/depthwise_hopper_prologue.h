@@ -31,6 +31,16 @@ class DepthwiseTilePrologue {
           [](std::uint32_t pair) { return pair; });
     }
   }
+  /// The same for elements of neighbouring channels that were read from x; `first`: of the warp's channels.
+  FUSEDSC_DEVICE void apply(float (&values)[2], int first) const {
+#pragma unroll 1
+    for (int v = 0; v < 2; ++v) {  // one at a time: rare, and registers are few
+      float z[1] = {(v == 0 ? values[0] : values[1]) * coefficients[first + v] + coefficients[8 + first + v]};
+      activate(p_.activation, z);
+      (v == 0 ? values[0] : values[1]) = z[0];
+    }
+    to_floats(to_bits(values[0], values[1], T()), values[0], values[1], T());
+  }
 
  private:
   /// Calls change(runs, inside) of every position that a thread changes, kBatch at a time: its eight elements, and

@@ -1,16 +1,14 @@
 /// Depthwise convolution on GPUs, forward, stride 1, 16 bits, channels neighbours in memory: rows of windows as
 /// products of matrices. Of one channel, 16 lines (anywhere) of 8 + kKernel - 1 columns are A, and the weights of a
 /// window's row, shifted by one column from each output column to the next, are B. Most of B is zeros; even so a
-/// product does what 20 (3x3: 12) instructions of fused multiply-adds do. Zeros times an infinity or a NaN in x would
-/// make NaNs of a tile's 8 columns: rows are looked at, and those with such elements left to fused multiply-adds.
+/// product does what 20 (3x3: 12) instructions of fused multiply-adds do. Zeros times an infinity or a NaN in x make
+/// NaNs of a tile's 8 columns, which is seen in the outputs: those are computed again.
 ///
 /// A wave owns two channels, whose neighbours of each line it pairs up; rows come one after the other, as in
 /// depthwise_kernel.h, each serving the output rows whose windows cover it.
 #pragma once
 
-#include "fusedsc/common/gpu/products/non_finite.h"
 #include "fusedsc/common/gpu/products/wave_product.h"
-#include "fusedsc/common/gpu/sums/keep_order.h"
 #include "fusedsc/common/gpu/tensors/tensor.h"
 #include "fusedsc/forward/depthwise/depthwise_shape.h"
 #include "fusedsc/forward/depthwise/rows/depthwise_window_sum.h"
@@ -122,7 +120,7 @@ struct DepthwiseMatrixRows : DepthwiseMatrixTile {
     const int pair = thread / 32;
     std::uint32_t weights[kKernel][2][2];
     float bias[2];
-    const bool has_finite_weights = load_weights(p, first_channel + 2 * pair, 2 * t - g, weights, bias);
+    load_weights(p, first_channel + 2 * pair, 2 * t - g, weights, bias);
 
     std::uint32_t* sorted = memory + (kAhead + 1) * kArriving;
     std::uint32_t* results = sorted + 2 * kRow;
@@ -169,23 +167,35 @@ struct DepthwiseMatrixRows : DepthwiseMatrixTile {
           read_pair(from + (g + 8 * i) * kColumns + 2 * t, words[i]);
           if (2 * t < kTail) read_pair(from + kLines * kColumns + (g + 8 * i) * kTail + 2 * t, words[2 + i]);
         }
-        if (sees_non_finite(words)) [[unlikely]] {
-          multiply_plainly(p, from, first_channel + 2 * pair, r, bias, sums);
-        } else {
-          multiply(words, weights, r, bias, sums);
+#pragma unroll
+        for (int v = 0; v < 2; ++v) {
+          WaveFragments fragments;
+#pragma unroll
+          for (int i = 0; i < 4; ++i) fragments.a[i] = halves(words[i][0], words[i][1], v);
+#pragma unroll
+          for (int i = 0; i < 4; ++i) sums[r][v][i] = bias[v];
+#pragma unroll
+          for (int kh = 0; kh < kKernel; ++kh) {
+#pragma unroll
+            for (int k = 0; k < 2; ++k) fragments.b[k] = weights[kh][v][k];
+            wave_multiply_add(sums[(r - kh + kKernel) % kKernel][v], fragments, T());
+          }
         }
         sort_row(1 - buffer);
         float(&done)[2][4] = sums[(r + 1) % kKernel];
+        float any = 0;
+#pragma unroll
+        for (int i = 0; i < 8; ++i) any += done[i / 4][i % 4];
+        if (!is_finite(any)) {
+          compute_again(p, first_line + static_cast<unsigned>(g), 2 * t, first_channel + 2 * pair,
+                        first + r - (kKernel - 1), bias, done);
+        }
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           Aligned<std::uint32_t, 2> pairs;
 #pragma unroll
           for (int c = 0; c < 2; ++c) pairs.elements[c] = to_bits(done[0][2 * i + c], done[1][2 * i + c], T());
           *reinterpret_cast<Aligned<std::uint32_t, 2>*>(write_to + 8 * i * kColumns + buffer * kResult) = pairs;
-        }
-        if (!has_finite_weights) {
-          compute_again(p, first_line + static_cast<unsigned>(g), 2 * t, first_channel + 2 * pair,
-                        first + r - (kKernel - 1), write_to + buffer * kResult);
         }
         buffer = 1 - buffer;
       }
@@ -194,80 +204,10 @@ struct DepthwiseMatrixRows : DepthwiseMatrixTile {
     store_row();
   }
 
-  /// Of a row, what the thread has as A: line g, then g + 8; then of the columns beyond.
-  FUSEDSC_DEVICE static bool sees_non_finite(const std::uint32_t (&words)[4][2]) {
-    std::uint32_t seen = 0, non_finite = 0;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) seen = looked_at(words[i][0], words[i][1], seen, T());
-    if (!any_of_product(is_suspicious<T>(seen))) return false;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) non_finite |= beyond_finite<T>(words[i][0]) | beyond_finite<T>(words[i][1]);
-    return any_of_product((non_finite & 0x80008000u) != 0);
-  }
-
-  /// Row r of those that sums go round in.
-  FUSEDSC_DEVICE static void multiply(const std::uint32_t (&words)[4][2], const std::uint32_t (&weights)[kKernel][2][2],
-                                      int r, const float (&bias)[2], float (&sums)[kKernel][2][4]) {
-#pragma unroll
-    for (int v = 0; v < 2; ++v) {
-      WaveFragments fragments;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) fragments.a[i] = halves(words[i][0], words[i][1], v);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) sums[r][v][i] = bias[v];
-#pragma unroll
-      for (int kh = 0; kh < kKernel; ++kh) {
-#pragma unroll
-        for (int k = 0; k < 2; ++k) fragments.b[k] = weights[kh][v][k];
-        wave_multiply_add(sums[(r - kh + kKernel) % kKernel][v], fragments, T());
-      }
-    }
-  }
-
-  /// The same in plain arithmetic, each output from its own window. from: the row's two channels in shared memory.
-  FUSEDSC_DEVICE static void multiply_plainly(const DepthwiseMatrixParameters& p, const std::uint32_t* from,
-                                              int channel, int r, const float (&bias)[2],
-                                              float (&sums)[kKernel][2][4]) {
-    auto lane = static_cast<std::uint32_t>(thread_index()) % 32;
-    hide_origin(lane);  // or places would be worked out before the loop, and kept in registers
-    const int g = static_cast<int>(lane / 4), column = static_cast<int>(lane % 4 * 2);
-#pragma unroll
-    for (int i = 0; i < 8; ++i) sums[r][i / 4][i % 4] = bias[i / 4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {  // one channel of one line after the other: registers are few
-      const int v = i / 2, half = i % 2, line = g + 8 * half;
-      if (channel + v >= p.shape.channels) continue;
-      float x[kKernel + 1];
-#pragma unroll
-      for (int c = 0; c < kKernel + 1; c += 2) {
-        const int place = column + c < kColumns ? line * kColumns + column + c
-                                                : kLines * kColumns + line * kTail + column + c - kColumns;
-        std::uint32_t words[2];
-        read_pair(from + place, words);
-        to_floats(halves(words[0], words[1], v), x[c], x[c + 1], T());
-      }
-      auto own = static_cast<std::uint32_t>(channel + v);
-      hide_origin(own);  // or all weights' addresses would be worked out before the loop, and kept in registers
-      const T* const weights = elements_of<T>(p.weight) + own * p.weight.image;
-#pragma unroll
-      for (int kh = 0; kh < kKernel; ++kh) {
-        if (p.strip_rows == -1 - kh) continue;  // never; but all weights at once would take too many registers
-        float(&to)[4] = sums[(r - kh + kKernel) % kKernel][v];
-#pragma unroll
-        for (int kw = 0; kw < kKernel; ++kw) {
-          const float weight =
-              to_accumulator(weights[kh * static_cast<int>(p.weight.row) + kw * static_cast<int>(p.weight.column)]);
-#pragma unroll
-          for (int j = 0; j < 2; ++j) to[2 * half + j] += x[j + kw] * weight;
-        }
-      }
-    }
-  }
-
-  /// Where weights are not finite, and zeros, of padding or in place of weights, may have made NaNs: outputs that do
-  /// not see one, of two channels and columns of row `row` of two lines, each from its own channels.
+  /// Where zeros of the other operand have made NaNs: outputs that do not see one, of two channels and columns of row
+  /// `row` of two lines, each from its own channels.
   FUSEDSC_DEVICE static void compute_again(const DepthwiseMatrixParameters& p, std::uint32_t first_line, int column,
-                                           int channel, int row, std::uint32_t* results) {
+                                           int channel, int row, const float (&bias)[2], float (&y)[2][4]) {
     if (channel >= p.shape.channels || row < 0) return;
     using Taps = DepthwiseTaps<1>;
 #pragma unroll 1
@@ -278,23 +218,23 @@ struct DepthwiseMatrixRows : DepthwiseMatrixTile {
       const DepthwiseWindowSum<T, kKernel, Taps> window(
           p.x, p.weight, line.image, p.shape.input_height, p.shape.input_width,
           Taps(own_row, own_column, p.shape.padding_top, p.shape.padding_left));
-      std::uint32_t& result = results[i / 2 * 8 * kColumns + i % 2];
-      float seen[2], outputs[2], sums[2] = {};
-      to_floats(result, outputs[0], outputs[1], T());
+      float seen[2], outputs[2] = {}, sums[2] = {bias[0], bias[1]};
+#pragma unroll
+      for (int j = 0; j < 8; ++j) outputs[j / 4] = i == j % 4 ? y[j / 4][j % 4] : outputs[j / 4];
+      if (is_finite(outputs[0]) && is_finite(outputs[1])) continue;
       window.template read_one<2>(channel).widen(seen);
       if (!is_in_doubt(outputs[0], seen[0]) && !is_in_doubt(outputs[1], seen[1])) continue;
-      load_channels(p.bias, channel, 0.0f, sums, T());
       window.add_to(sums, channel, [](float(&)[2]) {});
-      result = to_bits(sums[0], sums[1], T());
+#pragma unroll
+      for (int j = 0; j < 8; ++j) y[j / 4][j % 4] = i == j % 4 ? sums[j / 4] : y[j / 4][j % 4];
     }
   }
 
   /// Of two channels, as B: the weight of row k of it and of column g is that of tap k - g. `tap`: of the thread's
-  /// first row. Returns whether all of them are finite.
-  FUSEDSC_DEVICE static bool load_weights(const DepthwiseMatrixParameters& p, int channel, int tap,
+  /// first row.
+  FUSEDSC_DEVICE static void load_weights(const DepthwiseMatrixParameters& p, int channel, int tap,
                                           std::uint32_t (&weights)[kKernel][2][2], float (&bias)[2]) {
     const int row_stride = static_cast<int>(p.weight.row), column_stride = static_cast<int>(p.weight.column);
-    std::uint32_t non_finite = 0;
 #pragma unroll
     for (int v = 0; v < 2; ++v) {
       const bool exists = channel + v < p.shape.channels;
@@ -311,12 +251,10 @@ struct DepthwiseMatrixRows : DepthwiseMatrixTile {
             bits[i] = exists && kw >= 0 && kw < kKernel ? row[kw * column_stride].bits : 0u;
           }
           weights[kh][v][k] = bits[0] | bits[1] << 16;
-          non_finite |= beyond_finite<T>(weights[kh][v][k]);
         }
         row += row_stride;
       }
     }
-    return !any_of_product((non_finite & 0x80008000u) != 0);
   }
 
   FUSEDSC_DEVICE static void read_pair(const std::uint32_t* from, std::uint32_t (&to)[2]) {

@@ -1,6 +1,7 @@
-/// Single outputs of depthwise convolutions in plain arithmetic, for kernels of tensor cores whose weights are not
-/// finite: zeros, of padding or of another channel, make NaNs of these. Such outputs are computed again here, two
-/// neighbouring channels at a time, straight from x; what one NaN of the window already decides is not.
+/// Single outputs of depthwise convolutions in plain arithmetic, for kernels whose products on tensor cores multiply an
+/// element by zeros, too: an infinity or a NaN makes NaNs of outputs that do not see it. Those are computed again here,
+/// two neighbouring channels at a time, straight from x. There may be as many of them as there are outputs (a step
+/// whose loss overflowed), so what one NaN of the window already decides is not computed.
 #pragma once
 
 #include <limits>
