@@ -99,7 +99,8 @@ TEST_P(PointwisePackedGpu, Backward) {
   EXPECT_GT(tiles_, 150);
 }
 
-/// A NaN in one position makes that one NaN, and no other: not its neighbours in memory, not those of a tile.
+/// A NaN in one position makes that one NaN, and no other: not its neighbours in memory, not those of a tile; and of
+/// the weight's gradient one channel.
 TEST_P(PointwisePackedGpu, NotANumber) {
   const PointwiseGeometry geometry{{1, 58, 9, 31}, 38};
   constexpr std::int64_t kRow = 4, kColumn = 12;
@@ -139,6 +140,25 @@ TEST_P(PointwisePackedGpu, NotANumber) {
       gradients.grad_x.wipe();
       run(PointwiseGeometry::kBackward, of_gradient, 1, 0xff);
       expect_one(gradients.grad_x.values());
+    });
+
+    // Of the weight's gradient those of the channel that has it.
+    const Backward weight{GetParam().dtype,
+                          geometry,
+                          {.prologue = has_fusion, .gradient_prologue = has_fusion, .grad_x = false},
+                          Memories::all(Memory::channels_last)};
+    BackwardTensors<PointwiseGeometry> of_positions(weight);
+    Array x = of_positions.x.values();
+    x.at(0, 33, kRow, kColumn).value = NAN;
+    of_positions.x.fill(x);
+    const auto of_weight = of_positions.arguments(weight);
+    for_each_tile("pointwise_conv2d.backward", pointwise_backward_kernels(), of_weight, [&] {
+      of_positions.grad_weight.wipe();
+      run(PointwiseGeometry::kBackward, of_weight, 1, 0xff);
+      const Array gradient = of_positions.grad_weight.values();
+      for_each_index(gradient.sizes, [&](auto m, auto c, auto h, auto w) {
+        ASSERT_EQ(std::isnan(gradient.at(m, c, h, w).value), c == 33) << m << ' ' << c;
+      });
     });
   }
 }
