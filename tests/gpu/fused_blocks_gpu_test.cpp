@@ -58,6 +58,20 @@ std::vector<DscBlockCase> inference_cases(const GpuTarget& target) {
 
 TEST_P(FusedBlocksGpu, DscBlockInference) { for_each_case(inference_cases(GetParam()), verify_dsc_block); }
 
+/// By each kernel of the registry that can, with some of its configs.
+TEST_P(FusedBlocksGpu, DscBlockInferenceByForce) {
+  const std::vector<DscBlockCase> cases = inference_cases(GetParam());
+  std::map<std::string, int> runs;
+  for_each_case(cases, [&](const DscBlockCase& block) {
+    verify_dsc_block_kernels(block, "dsc_block.forward", 2, verify_dsc_block, runs);
+  });
+  if (cases.empty()) return;
+  EXPECT_GE(runs["composed"], static_cast<int>(cases.size()));
+  if (runs.size() == 1) GTEST_SKIP() << "this GPU is no Hopper";
+  EXPECT_GE(runs["gpu_hopper"], 10);
+  EXPECT_GE(runs["gpu_hopper_narrow"], 4);
+}
+
 /// No tap, and no channel's scale, so small that it makes anything but the activation's bound of a large number.
 void enlarge(DscBlockInputs& inputs) {
   constexpr double kLeast = 0.25;

@@ -86,6 +86,7 @@ struct Cluster {
 
 int lanes_of_wave = 32;
 int multiprocessor_count = 3;
+std::size_t shared_memory_bytes_limit = 0;
 int late_wave = -1;
 context::pooled_fixedsize_stack stacks(kStackBytes);
 Cluster cluster;
@@ -237,6 +238,8 @@ void set_late_wave(int wave) { late_wave = wave; }
 
 void set_multiprocessors(int count) { multiprocessor_count = count; }
 int multiprocessors() { return multiprocessor_count; }
+void set_shared_memory_limit(std::size_t bytes) { shared_memory_bytes_limit = bytes; }
+std::size_t shared_memory_limit() { return shared_memory_bytes_limit > 0 ? shared_memory_bytes_limit : 64 * 1024; }
 int wave_size() { return lanes_of_wave; }
 const Thread& current_thread() { return cluster.thread; }
 void* shared_memory() { return cluster.block().memory.data(); }
@@ -288,6 +291,10 @@ void run(unsigned blocks, unsigned threads, std::size_t shared_memory_bytes, con
 void run_clusters(unsigned blocks, unsigned blocks_of_cluster, unsigned threads, std::size_t shared_memory_bytes,
                   const std::function<void()>& body) {
   if (blocks % blocks_of_cluster != 0) throw std::logic_error("host executor: a cluster is not whole");
+  if (shared_memory_bytes_limit > 0 && shared_memory_bytes > shared_memory_bytes_limit) {
+    throw std::runtime_error("host executor: a block asks for " + std::to_string(shared_memory_bytes) +
+                             " bytes of shared memory, but there are " + std::to_string(shared_memory_limit()));
+  }
   cluster.threads = threads;
   cluster.thread.blocks = blocks;
   for (cluster.first_block = 0; cluster.first_block < blocks; cluster.first_block += blocks_of_cluster) {

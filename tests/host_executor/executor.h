@@ -20,6 +20,11 @@ void set_wave_size(int lanes);
 void set_multiprocessors(int count);
 int multiprocessors();
 
+/// The most shared memory that a block of a kernel for any GPU may ask for, from now on: for any kernel more is an
+/// error then, as on a GPU. 0, as at first: 64 KB, and nothing is an error, as kernels for Hopper GPUs have more.
+void set_shared_memory_limit(std::size_t bytes);
+std::size_t shared_memory_limit();
+
 /// Runs `body` once per thread of each block. Throws std::runtime_error on divergence, and where a block has written
 /// outside of its shared memory.
 void run(unsigned blocks, unsigned threads, std::size_t shared_memory_bytes, const std::function<void()>& body);

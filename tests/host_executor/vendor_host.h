@@ -97,6 +97,7 @@ T propagating_min(T a, T b) {
 using Stream = void*;
 
 inline constexpr std::size_t kSharedMemoryLimit = 64 * 1024;
+inline std::size_t shared_memory_limit() { return executor::shared_memory_limit(); }
 inline std::int64_t most_blocks(int threads) { return 0xffffffffLL / threads; }  // as on AMD's GPUs
 
 inline std::string device_name() { return "host executor wave" + std::to_string(wave_size()); }

@@ -22,6 +22,21 @@ TEST_P(DscBlockOf, Frozen) {
   for_each_case(dsc_block_windows(GetParam()), verify_frozen_dsc_block);
 }
 
+/// By each kernel of the registry that can, whatever would be taken.
+TEST_P(DscBlockOf, ByForce) {
+  std::map<std::string, int> forward, backward;
+  std::size_t number = 0;
+  for_each_case(dsc_block_edges(GetParam()), [&](const DscBlockCase& block) {
+    if (++number % 3 != 0) return;
+    verify_dsc_block_kernels(block, "dsc_block.forward", 1, verify_dsc_block, forward);
+    verify_dsc_block_kernels(block, "dsc_block.backward", 1, verify_dsc_block_backward, backward);
+  });
+  for (const char* kernel : {"composed", "cpu_fused"}) {
+    EXPECT_GT(forward[kernel], 0) << kernel;
+    EXPECT_GT(backward[kernel], 0) << kernel;
+  }
+}
+
 class DscBlockOn : public EachTarget {};
 INSTANTIATE_TEST_SUITE_P(CpuTargets, DscBlockOn, EachTarget::all(), EachTarget::name);
 

@@ -198,7 +198,7 @@ struct ForwardPass {
       const ConvShape shape = conv_shape(problem, rows, instance->group_channels);
       return conv_forward_bytes(shape, kForwardStages, instance->group_channels);
     };
-    tile_rows = choose_tile_rows(problem, 8, kSharedMemoryLimit / kBlocks, bytes);
+    tile_rows = choose_tile_rows(problem, 8, shared_memory_limit() / kBlocks, bytes);
     memory = bytes(tile_rows);
     const std::int64_t tiles = conv_shape(problem, tile_rows, instance->group_channels).tiles;
     statistics_blocks = blocks_for(tiles, resident_blocks(instance->statistics, kConvThreads, memory));
@@ -278,7 +278,7 @@ struct BackwardPass {
       ConvShape shape = conv_shape(problem, rows, kBackwardChannels);
       return conv_backward_memory(problem, shape, kBackwardStages).bytes;
     };
-    tile_rows = choose_tile_rows(problem, 4, kSharedMemoryLimit / kBlocks, bytes);
+    tile_rows = choose_tile_rows(problem, 4, shared_memory_limit() / kBlocks, bytes);
     const std::int64_t tiles = conv_shape(problem, tile_rows, kBackwardChannels).tiles;
     blocks = blocks_for(tiles, resident_blocks(instance->sums, kConvThreads, bytes(tile_rows)));
   }

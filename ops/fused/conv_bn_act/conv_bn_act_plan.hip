@@ -92,7 +92,7 @@ std::string why_not_patches(const ConvProblem& problem) {
   if (!too_large.empty()) return too_large;
   ConvShape shape = conv_shape(problem, 1, 16);
   const std::size_t bytes = conv_backward_memory(problem, shape, kMostStages).bytes;
-  if (bytes > kSharedMemoryLimit) return "rows of x are too long for shared memory";
+  if (bytes > shared_memory_limit()) return "rows of x are too long for shared memory";
   return "";
 }
 

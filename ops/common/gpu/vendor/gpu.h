@@ -6,8 +6,8 @@
 /// block_index() and block_count(); block_barrier(); shuffle_xor(); shared_memory() (shared memory,
 /// as much as the launch asked for) and copies to it that may run ahead: kCopyStages, start_copy(), commit_copies(),
 /// wait_for_copies(); conversions of 16-bit types; multiply_high(); propagating_min() and _max() (a NaN
-/// stays one); and on the host Stream, device_name(), multiprocessors(), kSharedMemoryLimit,
-/// most_blocks(), resident_blocks() and start().
+/// stays one); and on the host Stream, device_name(), multiprocessors(), shared_memory_limit() (kSharedMemoryLimit is
+/// for kernels of one architecture), most_blocks(), resident_blocks() and start().
 #pragma once
 
 #if defined(FUSEDSC_HOST_EXECUTOR)

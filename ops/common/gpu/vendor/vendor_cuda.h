@@ -118,7 +118,7 @@ inline void check_vendor(cudaError_t error, const char* what) {
   throw std::runtime_error(std::string(what) + ": " + cudaGetErrorString(error) + " (" + cudaGetErrorName(error) + ")");
 }
 
-/// The most that a block may have.
+/// The most that a block may have on the GPUs that kernels for one architecture are for.
 inline constexpr std::size_t kSharedMemoryLimit = 227 * 1024;
 
 /// Blocks that one launch runs at most, of any number of threads.
@@ -155,6 +155,18 @@ void allow_shared_memory(void (*kernel)(Parameters), std::size_t bytes) {
                  "gpu: asking for shared memory");
     return most;
   });
+}
+
+/// The most that a block of any kernel may have on the current device: 227 KB on Hopper GPUs, 163 on an A100, 99 on
+/// GeForce and RTX cards since Ampere.
+inline std::size_t shared_memory_limit() {
+  const int device = current_device();
+  return static_cast<std::size_t>(remembered(device, [device] {
+    int most = 0;
+    check_vendor(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
+                 "gpu: asking for its shared memory");
+    return most;
+  }));
 }
 
 /// Of the current device.

@@ -127,8 +127,9 @@ inline void check_vendor(hipError_t error, const char* what) {
   throw std::runtime_error(std::string(what) + ": " + hipGetErrorString(error) + " (" + hipGetErrorName(error) + ")");
 }
 
-/// The most that a block may have.
+/// The most that a block may have, on any of them.
 inline constexpr std::size_t kSharedMemoryLimit = 64 * 1024;
+inline std::size_t shared_memory_limit() { return kSharedMemoryLimit; }
 
 /// Blocks of so many threads that one launch runs at most: the threads of a launch are counted in 32 bits.
 inline std::int64_t most_blocks(int threads) { return 0xffffffffLL / threads; }

@@ -59,7 +59,7 @@ Estimate estimate(const WindowGrid& grid, const WindowCut& cut, int processors) 
       grid.batch * grid.row_phases * divide_up(grid.rows, cut.rows) * divide_up(grid.columns, cut.columns);
   const std::int64_t units = tiles * divide_up(grid.channels, cut.channel_lanes) * cut.blocks;
   const auto blocks = std::clamp<std::int64_t>(
-      static_cast<std::int64_t>(kSharedMemoryLimit / (cut.bytes + kSharedMemoryOfSystem)), 1, grid.most_blocks);
+      static_cast<std::int64_t>(shared_memory_limit() / (cut.bytes + kSharedMemoryOfSystem)), 1, grid.most_blocks);
   const double warps = kWindowThreads / 32.0 / 4;  // of a scheduler
   const double round = std::max(static_cast<double>(blocks) * warps * instructions / issued_by(blocks), latency);
   return {static_cast<double>(divide_up(units, blocks * processors)) * round, tiles};
@@ -137,7 +137,7 @@ std::vector<WindowCandidate> window_candidates(const WindowGrid& grid,
     cut.columns = columns;
     if (grid.channels_join && channel_lanes % kWindowVector == 0) cut.vector = kWindowVector;
     describe(cut);
-    if (cut.bytes > kSharedMemoryLimit) return false;
+    if (cut.bytes > shared_memory_limit()) return false;
     const Estimate estimated = estimate(grid, cut, processors);
     candidates.push_back({cut, estimated.time, estimated.tiles});
     return true;

@@ -61,7 +61,7 @@ std::size_t memory_of(const FragmentInstance<Parameters>& instance, const Fragme
 template <class Parameters>
 bool fits(const FragmentInstance<Parameters>& instance, const FragmentNeeds& needs) {
   return instance.dtype == needs.dtype && instance.packed == needs.packed && kernel_of(instance, needs) != nullptr &&
-         memory_of(instance, needs) <= kSharedMemoryLimit;
+         memory_of(instance, needs) <= shared_memory_limit();
 }
 
 template <class Parameters, std::size_t kSize>

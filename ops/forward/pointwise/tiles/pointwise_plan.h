@@ -75,7 +75,7 @@ template <class Parameters>
 bool fits(const PointwiseInstance<Parameters>& instance, const PointwiseNeeds& needs) {
   return instance.dtype == needs.dtype && instance.tile.tf32 == needs.tf32 &&
          instance.channels_inner == needs.channels_inner && instance.tile.elements == needs.use.elements &&
-         memory_of(instance, needs.use) <= kSharedMemoryLimit;
+         memory_of(instance, needs.use) <= shared_memory_limit();
 }
 
 /// The tiles of those that fit.

@@ -72,7 +72,7 @@ bool divide_channels(SparseListsPlan& plan, DataType dtype, int lanes) {
   const int groups = p.threads / lanes, all_runs = int_divide_up(p.split_channels, kSparseRun);
   p.slices = 1;
   while (p.slices * p.slots() < groups && 2 * p.slices <= all_runs && p.slices < 16) p.slices *= 2;
-  for (const std::size_t limit : {kListBytes, kSharedMemoryLimit}) {
+  for (const std::size_t limit : {std::min(kListBytes, shared_memory_limit()), shared_memory_limit()}) {
     for (;; p.slices /= 2) {
       p.runs = std::min(int_divide_up(all_runs, p.slices), p.threads);
       while (p.runs > 1 && shared_memory_bytes(p, dtype, plan.tiling.outputs) > limit)
