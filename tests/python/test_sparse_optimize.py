@@ -366,6 +366,30 @@ def test_state_dict_goes_round(choose):
         assert torch.equal(second(x), first(x))
 
 
+@pytest.mark.parametrize("how", ["in place", "replaced", "loaded", "copied, then in place", "converted"])
+def test_a_changed_weight_is_packed_again(how):
+    """Whatever is read of the packed one."""
+    layer, x = SparseConv2d(torch.randn(6, 3, 3, 3)).eval(), torch.randn(2, 3, 8, 8)
+    with torch.no_grad():
+        layer(x)
+        if how == "in place":
+            layer.weight.mul_(2)
+        elif how == "replaced":
+            layer.weight = torch.randn(6, 3, 3, 3)
+        elif how == "loaded":
+            layer.load_state_dict({"weight": torch.randn(6, 3, 3, 3)}, strict=False)
+        elif how == "converted":
+            layer, x = layer.double(), x.double()
+            layer.weight.add_(1)
+        else:
+            layer = copy.deepcopy(layer)
+            layer.weight.mul_(2)
+        torch.testing.assert_close(layer(x), F.conv2d(x, layer.weight), rtol=1e-4, atol=1e-4)
+        packed = layer.packed
+        layer(x)
+        assert layer.packed is packed
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
 def test_conversions(dtype):
     x = image().to(dtype)

@@ -18,7 +18,8 @@ __all__ = ["DenseConv2d", "SparseConv2d"]
 class SparseConv2d(nn.Module):
     """:func:`fusedsc.functional.ecr_conv2d`, or with pooling ``pecr_conv2d``, with a weight of its own: for inference.
 
-    The weight is packed once. It is a buffer, as the bias is: there is nothing to train.
+    The weight is packed once, and again where it was written to or replaced. It is a buffer, as the bias is: there is
+    nothing to train.
 
     Args:
         weight: [M, C // groups, Kh, Kw].
@@ -35,6 +36,8 @@ class SparseConv2d(nn.Module):
     """
 
     config = config_device = ""  # of layers that were saved before there were any
+    _packed_of: tuple[int, int] | None = None
+    """Which weight the packed one was made of: a tensor, and how often it had been written to."""
 
     def __init__(
         self,
@@ -57,6 +60,7 @@ class SparseConv2d(nn.Module):
         self.register_buffer("weight", weight.detach())
         self.register_buffer("bias", None if bias is None else bias.detach())
         self.register_buffer("packed", pack_weight(self.weight, groups))
+        self._packed_of = _state_of(self.weight)
         self.config, self.config_device = config, weight.device.type
 
     def forward(self, x: Tensor | CompressedMap) -> Tensor | CompressedMap:
@@ -66,6 +70,8 @@ class SparseConv2d(nn.Module):
             ValueError: as the operator; x requires a gradient, and grad mode is on.
         """
         _check_inference(self)
+        if not torch.compiler.is_compiling() and self._packed_of != _state_of(self.weight):
+            self._pack()
         tensors, window = (x, self.weight, self.bias), (self.stride, self.padding)
         config = self.config if self.config and x.device.type == self.config_device else ""
         last = self.packed, self.compressed_output, config
@@ -105,9 +111,23 @@ class SparseConv2d(nn.Module):
         """As any module's; but what is packed has a type of its own, whatever the weight is converted to."""
         super()._apply(fn, recurse)
         if self.weight.device.type != "meta":
-            with torch.no_grad():
-                self.packed = pack_weight(self.weight, self.groups)
+            self._pack()
         return self
+
+    def _pack(self) -> None:
+        """In place if it can be: a captured graph reads what is there."""
+        with torch.no_grad():
+            packed = pack_weight(self.weight, self.groups)
+            is_alike = (packed.device, packed.dtype, packed.shape) == (
+                self.packed.device,
+                self.packed.dtype,
+                self.packed.shape,
+            )
+            if is_alike and not self.packed.is_inference():
+                self.packed.copy_(packed)
+            else:
+                self.packed = packed
+        self._packed_of = _state_of(self.weight)
 
 
 class DenseConv2d(nn.Module):
@@ -175,6 +195,10 @@ class DenseConv2d(nn.Module):
         if groups != [1]:
             parts.append(f"groups={groups[0]}")
         return ", ".join([*parts, f"activation={self.activation}"])
+
+
+def _state_of(weight: Tensor) -> tuple[int, int]:
+    return id(weight), -1 if weight.is_inference() else weight._version
 
 
 def _check_inference(layer: nn.Module) -> None:
