@@ -381,10 +381,11 @@ class Clock:
 
 
 def test_the_slow_are_dropped_early(monkeypatch):
+    """After two calls more, in case that it was another program."""
     clock = Clock(monkeypatch, first=1.0, slow=1.1, slower=2.0, best=0.9, good=0.95)
     assert timing.fastest_of(clock.ways) == "best"
     rounds = timing.CONFIG_ROUNDS
-    assert clock.calls == {"first": 2 + rounds, "slow": 3, "slower": 2, "best": 2 + rounds, "good": 2 + rounds}
+    assert clock.calls == {"first": 2 + rounds, "slow": 5, "slower": 4, "best": 2 + rounds, "good": 2 + rounds}
 
 
 def test_the_first_stays_where_it_is_as_fast(monkeypatch):
@@ -392,4 +393,4 @@ def test_the_first_stays_where_it_is_as_fast(monkeypatch):
     assert timing.fastest_of(clock.ways) == "first"
     clock = Clock(monkeypatch, first=1.0, slow=2.0)
     assert timing.fastest_of(clock.ways) == "first"
-    assert clock.calls == {"first": 2, "slow": 2}, "there is nothing left to compare"
+    assert clock.calls == {"first": 2, "slow": 4}, "there is nothing left to compare"

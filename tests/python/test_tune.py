@@ -86,6 +86,21 @@ def test_takes_what_is_clearly_faster(store, monkeypatch, cpu, planes, winner):
     assert {other["kernel"] for other in entry["others"]} == {"cpu", "cpu_planes"} - {winner}
 
 
+def test_one_round_of_another_program_decides_nothing():
+    rounds = [{"fast": 75.0 + i % 3, "slow": 100.0 + i % 2} for i in range(9)]
+    assert measuring.is_clearly_faster("fast", "slow", rounds)
+    assert not measuring.is_clearly_faster("slow", "fast", rounds)
+    for way in ("fast", "slow"):
+        for i in (0, 4, 8):
+            hit = [dict(one) for one in rounds]
+            hit[i][way] *= 50
+            assert measuring.is_clearly_faster("fast", "slow", hit)
+            assert not measuring.is_clearly_faster("slow", "fast", hit)
+    ties = [{"fast": 100.0 + i % 2, "slow": 101.0 - i % 2} for i in range(9)]
+    ties[3]["slow"] = 5000.0
+    assert not measuring.is_clearly_faster("fast", "slow", ties)
+
+
 def test_measures_and_stores(store, capfd):
     """Truly, forward and backward; a second process takes it from the store, and measures nothing."""
     torch.manual_seed(0)

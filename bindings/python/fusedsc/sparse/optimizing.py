@@ -64,7 +64,7 @@ def optimize(
         sample: what it is called with: a tensor, or a tuple or list of tensors.
         again: measure what is kept, too.
         configs: of ECR and of PECR each how many are tried, the registry's own choice among them; 1: that alone.
-            Kernels for CPUs have none.
+            A CPU's are rows of y that come at a time.
         progress: show a progress bar, if tqdm is installed.
         verbose: print the report to stderr; :func:`report` has it in any case.
 
