@@ -80,8 +80,8 @@ TEST_P(SharedMemoryLimit, Pointwise) {
     }
   }
   EXPECT_GT(runs_, 0);
-  const bool is_nvidia = GetParam().wave_size == 32;  // whose tiles are the largest
-  if (is_nvidia) EXPECT_GT(left_out_, 0) << "no config of these problems takes more than the little";
+  const bool has_fragments = GetParam().wave_size == 32 && size_of(GetParam().dtype) == 2;  // the largest in any build
+  if (has_fragments) EXPECT_GT(left_out_, 0) << "no config of these problems takes more than the little";
 }
 
 TEST_P(SharedMemoryLimit, DepthwiseWindows) {
