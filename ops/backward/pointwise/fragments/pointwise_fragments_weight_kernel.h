@@ -40,14 +40,9 @@ class WeightFragments : WeightFragmentSums<T, Tile> {
 
   template <bool kHasOther>
   FUSEDSC_DEVICE static void run_with(const PointwiseWeightGradientParameters& p) {
-    std::uint32_t rest = block_index(), quotient = p.by_channel_tiles.divide(rest);
-    const int first_channel = static_cast<int>(rest) * Tile::kColumns;
-    rest = quotient;
-    quotient = p.by_output_tiles.divide(rest);
-    const int first_output = static_cast<int>(rest) * Tile::kRows;
-    const int group = static_cast<int>(p.by_splits.divide(quotient)), split = static_cast<int>(quotient);
-    const int begin = split * p.split_steps * Tile::kDepth;
-    const int end = least(p.pixels, begin + p.split_steps * Tile::kDepth);
+    const PointwiseWeightShare share(p, Tile::kRows, Tile::kColumns, Tile::kDepth);
+    const int first_output = share.first_output, first_channel = share.first_channel, group = share.group,
+              split = share.split, begin = share.begin, end = share.end;
     const int steps = (end - begin + Tile::kDepth - 1) / Tile::kDepth;
 
     const int warp = thread_index() / 32, part = warp / Tile::kSliceWarps, member = warp % Tile::kSliceWarps;
@@ -98,14 +93,7 @@ class WeightFragments : WeightFragmentSums<T, Tile> {
     }
     StripCoefficients of_rows{}, of_columns{};
     if constexpr (kFused) {
-      Base::load_coefficients(p.grad_y_prologue, group * p.outputs, first_output, p.outputs, Tile::kRows, 3,
-                              coefficients);
-      Base::load_coefficients(p.x_prologue, group * p.channels, first_channel, p.channels, Tile::kColumns, 2,
-                              coefficients + 3 * Tile::kRows);
-      of_rows = {coefficients, coefficients + Tile::kRows, coefficients + 2 * Tile::kRows,
-                 p.grad_y_prologue.activation};
-      const float* const columns = coefficients + 3 * Tile::kRows;
-      of_columns = {columns, columns + Tile::kColumns, nullptr, p.x_prologue.activation};
+      Base::load_strips(p, share, coefficients, of_rows, of_columns);
       block_barrier();
     }
 

@@ -129,6 +129,19 @@ struct WeightFragmentSums {
     }
   }
 
+  /// Of grad_y's outputs, then of x's channels; a barrier of the block makes them visible.
+  FUSEDSC_DEVICE static void load_strips(const PointwiseWeightGradientParameters& p, const PointwiseWeightShare& share,
+                                         float* coefficients, StripCoefficients& of_rows,
+                                         StripCoefficients& of_columns) {
+    float* const columns = coefficients + 3 * Tile::kRows;
+    load_coefficients(p.grad_y_prologue, share.group * p.outputs, share.first_output, p.outputs, Tile::kRows, 3,
+                      coefficients);
+    load_coefficients(p.x_prologue, share.group * p.channels, share.first_channel, p.channels, Tile::kColumns, 2,
+                      columns);
+    of_rows = {coefficients, coefficients + Tile::kRows, coefficients + 2 * Tile::kRows, p.grad_y_prologue.activation};
+    of_columns = {columns, columns + Tile::kColumns, nullptr, p.x_prologue.activation};
+  }
+
   FUSEDSC_DEVICE static void multiply(const std::uint32_t (&rows)[4][Tile::kRowRun / 2],
                                       const std::uint32_t (&columns)[4][Tile::kColumnRun / 2], Sums& sums) {
     std::uint32_t a[Tile::kRowTiles][4];

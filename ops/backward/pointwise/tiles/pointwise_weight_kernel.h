@@ -93,17 +93,31 @@ FUSEDSC_DEVICE void leave_weight_gradient(const PointwiseWeightGradientParameter
   }
 }
 
+/// What a block has of a weight gradient: a tile of outputs and channels of a group, and of its positions a split's.
+struct PointwiseWeightShare {
+  int first_output, first_channel, group, split;
+  int begin, end;  ///< positions
+
+  FUSEDSC_DEVICE PointwiseWeightShare(const PointwiseWeightGradientParameters& p, int rows, int columns, int depth) {
+    std::uint32_t rest = block_index(), quotient = p.by_channel_tiles.divide(rest);
+    first_channel = static_cast<int>(rest) * columns;
+    rest = quotient;
+    quotient = p.by_output_tiles.divide(rest);
+    first_output = static_cast<int>(rest) * rows;
+    group = static_cast<int>(p.by_splits.divide(quotient));
+    split = static_cast<int>(quotient);
+    begin = split * p.split_steps * depth;
+    end = least(p.pixels, begin + p.split_steps * depth);
+  }
+};
+
 template <class T, class Tile, bool kChannelsInner, bool kFused, bool kElements = false>
 FUSEDSC_DEVICE void pointwise_weight_gradient(const PointwiseWeightGradientParameters& p) {
   using Product = WeightGradientProduct<T, Tile, kChannelsInner, kFused, kElements>;
   using Sweep = typename Product::Sweep;
-  std::uint32_t rest = block_index(), quotient = p.by_channel_tiles.divide(rest);
-  const int first_channel = static_cast<int>(rest) * Tile::kCols;
-  rest = quotient;
-  quotient = p.by_output_tiles.divide(rest);
-  const int first_output = static_cast<int>(rest) * Tile::kRows;
-  const int group = static_cast<int>(p.by_splits.divide(quotient)), split = static_cast<int>(quotient);
-  const int begin = split * p.split_steps * Tile::kDepth, end = least(p.pixels, begin + p.split_steps * Tile::kDepth);
+  const PointwiseWeightShare share(p, Tile::kRows, Tile::kCols, Tile::kDepth);
+  const int first_output = share.first_output, first_channel = share.first_channel, group = share.group,
+            split = share.split, begin = share.begin, end = share.end;
 
   wait_for_previous_kernel();
   typename Product::Rows grad_y(p.grad_y, p.grad_y_prologue, group, p.outputs);

@@ -241,9 +241,9 @@ class FragmentSums {
 
 /// As TileSweep, of a thread's results.
 template <class Tile>
-struct FragmentSweep {
+struct FragmentOwners {
   using A = float;
-  static constexpr bool kPixelRows = true, kWholeRuns = true, kInOrderOfOwners = true;
+  static constexpr bool kPixelRows = true, kInOrderOfOwners = true;
   static constexpr int kRun = Tile::kRun, kOwners = Tile::kGroups, kItems = kOwners * kRun;
   static constexpr int kChannels = Tile::kColumns, kPixels = Tile::kRows;
   static constexpr int kSlots = 4 * Tile::kWarps;  ///< threads that meet a channel
@@ -253,6 +253,10 @@ struct FragmentSweep {
   FUSEDSC_DEVICE static int channel(int item) {
     return item / kRun * Tile::kGroup + FragmentPlace().outer * kRun + item % kRun;
   }
+};
+template <class Tile>
+struct FragmentSweep : FragmentOwners<Tile> {
+  static constexpr bool kWholeRuns = true;
 };
 
 }  // namespace fusedsc::gpu

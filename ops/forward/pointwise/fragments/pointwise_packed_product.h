@@ -18,18 +18,9 @@ struct PackedTile : FragmentTile<kPositionTiles_, kColumns_, 1, kStages_> {
 };
 
 template <class Tile>
-struct PackedSweep {
-  using A = float;
-  static constexpr bool kPixelRows = true, kPairs = true, kInOrderOfOwners = true;
-  static constexpr int kRun = Tile::kRun, kOwners = Tile::kGroups, kItems = kOwners * kRun, kThreads = Tile::kThreads;
-  static constexpr int kChannels = Tile::kColumns, kPixels = Tile::kRows;
-  static constexpr int kSlots = 4 * Tile::kWarps;  ///< threads that meet a channel
-
-  FUSEDSC_DEVICE static int owner(int sweep) { return sweep % kOwners; }
-  FUSEDSC_DEVICE static int slot() { return FragmentPlace().warp * 4 + FragmentPlace().inner; }
-  FUSEDSC_DEVICE static int channel(int item) {
-    return item / kRun * Tile::kGroup + FragmentPlace().outer * kRun + item % kRun;
-  }
+struct PackedSweep : FragmentOwners<Tile> {
+  static constexpr bool kPairs = true;
+  static constexpr int kThreads = Tile::kThreads;
 };
 
 /// The weight as FragmentWeight has it, with words of two values of k: of a chunk's 16 thread `inner` has every fourth
