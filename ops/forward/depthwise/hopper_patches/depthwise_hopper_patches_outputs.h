@@ -124,7 +124,7 @@ class DepthwisePatchesOutputs {
       float sums[2] = {};  // not from bias_: registers cannot be found by a number
       if constexpr (kTakesBias) load_channels(p_.bias, channel + 2 * pair, 0.0f, sums, T());
       window_of(first.image + at.image, row, first.column + at.column)
-          .add_to(sums, channel + 2 * pair, [](float(&)[2]) {});
+          .template add_to<Window::kKernel>(sums, channel + 2 * pair, [](float(&)[2]) {});
       store<2>(sums, reinterpret_cast<T*>(out + place_of(half)) + 2 * pair);
     }
   }

@@ -156,7 +156,7 @@ class DepthwiseTileOutputs {
       const DepthwiseWindowSum<T, kKernel, Taps> window(p_.raw_x, p_.weight, image_ + position.image, p_.input_height,
                                                         p_.input_width, taps);
       float sums[2] = {bias[0], bias[1]};
-      window.add_to(sums, c, [&](float(&values)[2]) {
+      window.template add_to<1>(sums, c, [&](float(&values)[2]) {
         if (p_.has_prologue) prologue.apply(values, own);
       });
 #pragma unroll

@@ -224,7 +224,7 @@ struct DepthwiseMatrixRows : DepthwiseMatrixTile {
       if (is_finite(outputs[0]) && is_finite(outputs[1])) continue;
       window.template read_one<2>(channel).widen(seen);
       if (!is_in_doubt(outputs[0], seen[0]) && !is_in_doubt(outputs[1], seen[1])) continue;
-      window.add_to(sums, channel, [](float(&)[2]) {});
+      window.template add_to<3>(sums, channel, [](float(&)[2]) {});
 #pragma unroll
       for (int j = 0; j < 8; ++j) y[j / 4][j % 4] = i == j % 4 ? sums[j / 4] : y[j / 4][j % 4];
     }

@@ -39,7 +39,7 @@ class DepthwiseWindowSum {
   }
 
   /// Adds the window of `channel` and the next one. change(values): what is done to elements as they are read.
-  template <class Change>
+  template <int kTogether, class Change>
   FUSEDSC_DEVICE void add_to(float (&sums)[2], int channel, const Change& change) const {
 #pragma unroll 1
     for (int kh = 0; kh < kKernel; ++kh) {
@@ -47,22 +47,33 @@ class DepthwiseWindowSum {
       if (!is_inside(h, height_)) continue;
       // Worked out anew for each row: registers are what the kernels around this have none of.
       const T* const row = elements_of<T>(x_) + x_.offset(image_, channel, h, 0);
-      const T* tap = elements_of<T>(weight_) + weight_.offset(channel, 0, kh, 0);
+      const T* const taps = elements_of<T>(weight_) + weight_.offset(channel, 0, kh, 0);
+      // What kTogether taps read is on its way before the first of it is used.
 #pragma unroll 1
-      for (int kw = 0; kw < kKernel; ++kw, tap += weight_.column) {
-        const int w = taps_.input_column(kw);
-        if (!is_inside(w, width_)) continue;
-        float values[2];
-        load<2>(row + w * x_.column).widen(values);
-        change(values);
-        sums[0] += values[0] * to_accumulator(tap[0]);
-        sums[1] += values[1] * to_accumulator(tap[weight_.image]);
+      for (int first = 0; first < kKernel; first += kTogether) {
+        Vector<T, 2> seen[kTogether];
+#pragma unroll
+        for (int i = 0; i < kTogether; ++i) {
+          const int w = taps_.input_column(first + i);
+          seen[i] = is_seen(first + i, w) ? load<2>(row + w * x_.column) : Vector<T, 2>{};
+        }
+#pragma unroll
+        for (int i = 0; i < kTogether; ++i) {
+          if (!is_seen(first + i, taps_.input_column(first + i))) continue;  // not even a weight that is infinite
+          const T* const tap = taps + (first + i) * weight_.column;
+          float values[2];
+          seen[i].widen(values);
+          change(values);
+          sums[0] += values[0] * to_accumulator(tap[0]);
+          sums[1] += values[1] * to_accumulator(tap[weight_.image]);
+        }
       }
       if (is_nan(sums[0]) && is_nan(sums[1])) return;  // whatever follows
     }
   }
 
  private:
+  FUSEDSC_DEVICE bool is_seen(int kw, int column) const { return kw < kKernel && is_inside(column, width_); }
   FUSEDSC_DEVICE static bool is_inside(int place, int size) {
     return static_cast<unsigned>(place) < static_cast<unsigned>(size);
   }
