@@ -260,7 +260,7 @@ def test_records_of_other_commits_are_not_drawn(run, tmp_path):
 def test_splits_are_printed(run, capsys):
     sparse_gains.print_splits([*run[1]["sparse"], {"error": "no"}], Console(width=200))
     lines = capsys.readouterr().out.splitlines()
-    assert sum(line.split()[:1] in (["a"], ["b"]) for line in lines) == 2
+    assert sum(line.split()[:1] in (["a"], ["b"]) for line in lines) == 2 * 2, "factors, and others"
     sparse_gains.print_splits([{"suite": "pointwise"}], Console())
     assert capsys.readouterr().out == ""
 
