@@ -16,10 +16,11 @@ from pathlib import Path
 
 from rich.console import Console
 
+from . import sparse_tiles
 from .records import Record, measured, read
 from .sparse_cases import SPARSE_LAYERS, VGG19
 from .tables import table_of
-from .workloads.sparse import ONES, SparseConvolution
+from .workloads.sparse import ONE_OUTPUT, ONES, SparseConvolution
 
 ROOT = Path(__file__).parents[1]
 RESULTS, DEVICES = ROOT / "benchmarks" / "results", ROOT / "ops" / "tuning" / "measurements"
@@ -49,6 +50,8 @@ class Gpu:
     """Bytes of the weight's rows from first-level caches."""
     reached_rows: float
     """The most of them that our kernel has multiplied with in any record, of a map of ones."""
+    reached_tiles: float | None
+    """The most that it has read of them for its tiles, in any config of the sweep: through the second-level cache."""
 
 
 @dataclass(frozen=True)
@@ -96,9 +99,8 @@ def gpu_of(name: str, results: Path = RESULTS, devices: Path = DEVICES) -> Gpu:
         PRODUCTS * clocks,
         TENSOR_PRODUCTS * clocks,
         ROW_BYTES * clocks,
-        max(
-            ELEMENT * products_of_ones(record) / record["us_beside"][ONES] for record in records if "percent" in record
-        ),
+        max(ELEMENT * products_of_ones(one) / one["us_beside"][ONES] for one in records if "percent" in one),
+        sparse_tiles.reached(devices / name / "sparse_conv2d.forward.jsonl.gz"),
     )
 
 
@@ -126,6 +128,19 @@ def bound_of_layer(gpu: Gpu, record: Record) -> Bound:
     layer = layer_of(record)
     weight = layer.out_channels * layer.channels * layer.kernel**2
     return bound_of(gpu, record["multiplications"], ELEMENT * weight)
+
+
+def us_of_tiles(gpu: Gpu, record: Record) -> float | None:
+    """What reading rows for the tiles of the record's config takes, as fast as any config has read them: another config
+    may read fewer. None: the record does not have its config, or nothing was swept."""
+    kernel, _, config = str(record.get("config", "")).partition("/")
+    if kernel != sparse_tiles.KERNEL or gpu.reached_tiles is None:
+        return None
+    layer, pool = layer_of(record), max(record["pool"], 1)
+    size, y = layer.convolved_size, layer.convolved_size // pool
+    weight = layer.out_channels * layer.channels * layer.kernel**2
+    problem = sparse_tiles.Problem(record["batch"], (size, size), (y, y), (pool, pool), (pool, pool), weight)
+    return sparse_tiles.rows_read(problem, config, record["zeros"]) / gpu.reached_tiles
 
 
 @dataclass(frozen=True)
@@ -182,8 +197,8 @@ def weights_of(name: str) -> Mapping[str, int]:
 
 
 LAYER_COLUMNS = (
-    "launch", "weight", "products", "rows", "bound", "as reached", "allows", "as reached", "gain", "allows, TF32",
-    "as reached", "gain",
+    "launch", "weight", "products", "rows", "bound", "as reached", "tiles", "one output", "ours", "allows",
+    "as reached", "gain", "allows, TF32", "as reached", "gain",
 )  # fmt: skip
 NETWORK_COLUMNS = (
     "PyTorch", "ours", "layers, as chosen", "launches", "weights", "bound", "allows", "by skipping", "allows", "gain",
@@ -191,14 +206,16 @@ NETWORK_COLUMNS = (
 
 
 def layer_rows(gpu: Gpu, without: list[Record], with_tf32: list[Record]) -> list[tuple[str, ...]]:
-    """The bound of each layer in microseconds, and the gains that it allows over PyTorch's times, beside those measured.
-    Layers that were not measured with TF32 lack these."""
+    """The bound of each layer in microseconds, and gains that it allows over PyTorch's times, beside those measured.
+    With one output channel, nearly all is reading and compressing the map. Layers that were not measured with TF32 lack
+    its gains."""
     others = {record["case"]: record for record in with_tf32}
     rows = []
     for record in without:
         bound = bound_of_layer(gpu, record)
         times = (bound.launch, bound.memory, bound.products, bound.rows, bound.us, bound.reached_us)
-        cells = [f"{us:.1f}" for us in times]
+        ours = (us_of_tiles(gpu, record), record["us_beside"][ONE_OUTPUT], record["ours_us"])
+        cells = ["" if us is None else f"{us:.1f}" for us in (*times, *ours)]
         for one in (record, others.get(record["case"])):
             gains = [one["pytorch_us"] / us for us in (bound.us, bound.reached_us)] if one else []
             cells += [*(f"{gain:.1f}" for gain in gains), f"{one['ratio']:.2f}"] if one else ["", "", ""]

@@ -59,11 +59,12 @@ def print_splits(records: list[Record], console: Console) -> None:
         "Gains of networks: gain = launch and fusion x zeros", names, ("gain", "launch, fusion", "zeros")
     )
     for record in measured(records):
-        name = (record["case"], type_of(record), record["layout"])
-        beside, ours = record.get("us_beside", {}), record["ours_us"]
+        beside = record.get("us_beside", {})
+        if "layers" not in record and ONES not in beside:
+            continue
+        name, ours = (record["case"], type_of(record), record["layout"]), record["ours_us"]
         if "layers" in record:
             _add(networks, name, (record["ratio"], *split_network(record).values()))
-        if ONES not in beside:
             continue
         _add(layers, name, (record["ratio"], *split(record).values(), converting(beside[ONE_OUTPUT], ours)))
         times = (beside.get(UNFUSED, 0), beside.get(CSR, 0), beside.get(CSR, 0) - beside.get(CSR_CONVERSION, 0))

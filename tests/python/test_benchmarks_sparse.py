@@ -86,6 +86,8 @@ def test_gains_are_split(run):
             assert {"ours, ones", "ours, one output", "torch.sparse, conversion"} < beside.keys()
             assert ("ours, unfused" in beside) == ("ours, unfused, ones" in beside) == pooled
             assert ("ours, dense" in beside) == (not pooled and record["stride"] == 1)
+            assert record["config"].split("/")[0] in ("cpu", "gpu_lists")
+            assert record["chosen_by"]
             factors = sparse_gains.split(record)
             assert list(factors) == ["launch", "fusion", "zeros"]
             assert math.isclose(math.prod(factors.values()), record["ratio"], rel_tol=1e-3)
