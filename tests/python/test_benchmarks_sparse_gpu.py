@@ -20,6 +20,9 @@ from benchmarks import __main__ as benchmarks
 from benchmarks import case_records, measure, records, report, sparse_gains, sparse_plots, suites
 from benchmarks.workloads import Place
 from benchmarks.workloads import sparse as sparse_workload
+from benchmarks.workloads.convolution import Convolution
+from benchmarks.workloads.epilogue import DepthwiseEpilogue, epilogue
+from benchmarks.workloads.module import module
 from benchmarks.workloads.sparse import SparseConvolution, sparse
 from benchmarks.workloads.sparse_network import SparseNetwork
 
@@ -107,6 +110,15 @@ def test_a_compiled_variant_that_fails_is_left_out(run, monkeypatch, suite, comp
         reason = "RuntimeError: it does not compile" if compiler is failing else "AssertionError: results differ"
         assert all(text.startswith(reason) for text in record["failed"].values())
     assert "compiled contiguous: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("make", [module, epilogue])
+def test_compiled_modules_and_epilogues_may_fail_too(monkeypatch, make):
+    monkeypatch.setattr("benchmarks.workloads.compiled", failing)
+    layer = DepthwiseEpilogue("T1", 8, 6, 3, 2, True) if make is epilogue else Convolution("D1", 2, 8, 6, 8, 3)
+    workload = make(layer, "forward", Place("cpu", torch.float32, "contiguous", lambda _: 1, compiled=True))
+    assert set(workload.pytorch) == {"eager contiguous"}
+    assert set(workload.facts["failed"]) == {"compiled contiguous"}
 
 
 def test_an_eager_variant_that_is_wrong_fails_the_case(monkeypatch):
