@@ -15,16 +15,19 @@ from rich.console import Console
 from tqdm import tqdm
 
 from . import report
-from .case_records import CLOCKS, UserError, measure, measuring, prepare, selection_of, title
-from .measure import Machine, commit, machine_of
-from .records import Record, measured, write_json
+from .case_records import CLOCKS, UserError, identity, measure, measuring, prepare, selection_of, title
+from .measure import Machine, Unused, commit, machine_of
+from .records import Record, file_name, key_of, measured, read, write_json
 from .sparse_gains import print_splits
-from .suites import ALL_DIRECTIONS, DTYPES, LAYOUTS, ON_REQUEST, SUITES, Selection
+from .suites import ALL_DIRECTIONS, DTYPES, LAYOUTS, ON_REQUEST, SUITES, Case, Selection
 from .tables import print_tables
+from .workloads import COMPILED
 from .workloads.trained_network import STEPS
 
 RESULTS = Path(__file__).parent / "results"
 ROUNDS = {"cpu": 15, "cuda": 7}
+STOPPED = 130
+"""The exit status of a run that was ended, as a shell has it; records that are kept do not make it a whole one."""
 EXAMPLES = """\
 examples:
   python -m benchmarks                                        everything; writes benchmarks/results/cpu.json and cpu.png
@@ -44,6 +47,7 @@ examples:
   python -m benchmarks --device cuda --case 'D18 *' --direction 'input gradient'
   python -m benchmarks --device cuda --suite dsc_block network --compile --dtype float16 --layout channels_last
   python -m benchmarks --device cuda --suite inference --compile --case-limit 300
+  python -m benchmarks --device cuda --suite sparse_by_zeros --dtype float32 --no-tf32 --missing   what lacks of a run
   python -m benchmarks --device cuda --suite sliding_channel sliding_channel_network --case '*cg2*' --tf32
   python -m benchmarks --device cuda --suite sliding_channel --against 'dense*' --dtype float16 --layout channels_last
   python -m benchmarks --device cuda --suite sliding_channel --case '*cg4*' --no-search --output /tmp/not_searched
@@ -62,8 +66,11 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def run(options: argparse.Namespace) -> int:
-    prepare(options)
-    machine = machine_of(options.device)
+    if options.list:
+        machine = Unused(options.device)
+    else:
+        prepare(options)
+        machine = machine_of(options.device)
     selection = selection_of(options)
     cases = selection.cases(machine)
     if not cases:
@@ -71,6 +78,11 @@ def run(options: argparse.Namespace) -> int:
     if options.list:
         print("\n".join(dict.fromkeys(f"{case.suite}: {case.name}" for case in cases)))
         return 0
+    if options.missing:
+        cases = without_kept(cases, options, machine)
+        if not cases:
+            print(f"Nothing is missing: all cases have records of {options.commit} in {place_of(options, machine)}")
+            return 0
     facts = describe(options, machine)
     torch.manual_seed(0)
     records = []
@@ -84,9 +96,10 @@ def run(options: argparse.Namespace) -> int:
                 records.append(measure(case, machine, options, partial(record_by, i)))
     except KeyboardInterrupt:
         at = title(cases[len(records)]) if len(records) < len(cases) else "the end"
-        print(f"Stopped after {len(records)} of {len(cases)} cases, at {at}.", file=sys.stderr)
+        rest = "; the same with --missing measures the rest" if options.device == "cuda" and records else ""
+        print(f"Stopped after {len(records)} of {len(cases)} cases, at {at}{rest}.", file=sys.stderr)
         if not records or options.device == "cpu":  # results of a CPU are kept whole
-            return 130
+            return STOPPED
     console = Console() if sys.stdout.isatty() else Console(width=150)
     try:  # before the tables, which take a while: a run that is ended then has lost nothing
         written = write(records, options, machine, facts)
@@ -99,7 +112,36 @@ def run(options: argparse.Namespace) -> int:
     failures = sum("error" in record for record in records)
     if failures:
         print(f"{failures} of {len(records)} cases failed", file=sys.stderr)
+    if len(records) < len(cases):
+        return STOPPED
     return 1 if failures else 0
+
+
+def place_of(options: argparse.Namespace, machine: Machine) -> Path:
+    """The folder where a GPU's results are kept."""
+    return options.output or RESULTS / machine.device
+
+
+def without_kept(cases: list[Case], options: argparse.Namespace, machine: Machine) -> list[Case]:
+    """Those that have no record of this commit among the kept ones, or one that failed, or lacks what --compile adds.
+    So what a run was ended at goes on with the next one."""
+    kept, read_files = {}, set()
+    left = []
+    for case in cases:
+        record = identity(case, machine) | {"batch": case.batch, "tf32": options.tf32}
+        path = place_of(options, machine) / file_name(record)
+        if path not in read_files and path.exists():
+            try:
+                kept |= {key_of(one): one for one in measured(read(path))}
+            except ValueError as error:
+                raise UserError(f"{error}; move it away, or name another place with --output") from error
+        read_files.add(path)
+        found = kept.get(key_of(record), {"commit": None})
+        variants = (*found.get("pytorch_us_of_all", ()), *found.get("failed", ()))
+        has_compiled = any(COMPILED in name for name in variants)
+        if found["commit"] != options.commit or (options.compile and not has_compiled):
+            left.append(case)
+    return left
 
 
 def why_none(selection: Selection, machine: Machine) -> str:
@@ -132,7 +174,7 @@ def write(records: list[Record], options: argparse.Namespace, machine: Machine, 
     """The files that were written: where --output says, or where results are kept."""
     try:
         if options.device == "cuda":
-            return report.keep(options.output or RESULTS / machine.device, records, facts)
+            return report.keep(place_of(options, machine), records, facts)
         output = options.output or (RESULTS / "cpu.json" if is_complete(options) else None)
         if output is None:
             return []
@@ -176,7 +218,11 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         help="a case that takes longer is an error: what it was at is printed, its process is ended, and the next case "
         "is measured by another one (no limit, one process)",
     )  # fmt: skip
-    parser.add_argument("--list", action="store_true", help="the names of the cases, without running them")
+    parser.add_argument("--list", action="store_true", help="the names of the cases, without running them, or a GPU")
+    parser.add_argument(
+        "--missing", action="store_true",
+        help="GPU: only cases of which no record of this commit is kept: after a run that was ended, its rest",
+    )  # fmt: skip
     parser.add_argument("--rounds", type=whole_number, metavar="N", help=f"samples of each variant ({ROUNDS})")
     parser.add_argument(
         "--batch", type=whole_number, nargs="+", metavar="N",
@@ -228,6 +274,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         parser.error("--trained: its network is one of sparse_network; add that to --suite")
     if options.clock == "thread" and (options.threads != 1 or options.device != "cpu"):
         parser.error("--clock thread: it is one thread's; add --threads 1, and measure a CPU")
+    if options.missing and options.device == "cpu":
+        parser.error("--missing: results of a CPU are kept whole; measure all of its cases")
     options.dtype = options.dtype or (["float32"] if options.device == "cpu" else list(DTYPES))
     options.rounds = options.rounds or ROUNDS[options.device]
     return options

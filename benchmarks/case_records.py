@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import fnmatch
 import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 
 import torch
@@ -18,6 +18,7 @@ from .limit import Limited, show_threads_when_stopped
 from .measure import Machine, keep_freed_memory, machine_of, time_in_turns
 from .records import Record
 from .suites import Case, Selection
+from .workloads import COMPILED
 from .workloads.trained_network import TrainedNetwork
 
 OURS = "ours"
@@ -69,7 +70,28 @@ def measuring(
         return nullcontext(lambda i: record_of(cases[i], machine, options))
     if options.device == "cuda":
         torch.cuda.empty_cache()  # the other process needs the memory
-    return Limited(partial(in_other_process, options), options.case_limit)
+    return limited(cases, options)
+
+
+@contextmanager
+def limited(cases: list[Case], options: argparse.Namespace) -> Iterator[Callable[[int], Record]]:
+    """What measures in another process. A case that torch.compile makes too long is measured once more without it, so
+    that its other variants' times are not lost; its record says so under "failed"."""
+
+    def record_by(i: int) -> Record:
+        try:
+            return limit(i)
+        except (TimeoutError, ChildProcessError) as error:
+            if not options.compile:
+                raise
+            reason = f"{type(error).__name__}: {error}"
+        print(f"{title(cases[i])}: {reason}; once more, without torch.compile", file=sys.stderr)
+        without = argparse.Namespace(**vars(options) | {"compile": False})
+        with Limited(partial(in_other_process, without), options.case_limit) as again:
+            return again(i) | {"failed": {COMPILED: reason}}
+
+    with Limited(partial(in_other_process, options), options.case_limit) as limit:
+        yield record_by
 
 
 def in_other_process(options: argparse.Namespace) -> Callable[[int], Record]:
@@ -116,7 +138,8 @@ def record_of(case: Case, machine: Machine, options: argparse.Namespace) -> Reco
             )
         runs = {OURS: workload.ours, **pytorch, **workload.beside}
         sets = {name: workload.sets_of.get(name, workload.sets) for name in runs}
-        timings = time_in_turns(machine, runs, sets, options.rounds, may_wait=workload.beside)
+        may_wait = {*workload.beside, *(name for name in pytorch if COMPILED in name)}
+        timings = time_in_turns(machine, runs, sets, options.rounds, may_wait)
     best = timings.best(list(pytorch))
     ours_us, pytorch_us = timings.seconds[OURS] * 1e6, timings.seconds[best] * 1e6
     touched, bandwidth = workload.touched_bytes, machine.bandwidth

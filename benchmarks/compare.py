@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from .records import CASE_KEYS, Record, groups, measured, read
+from .records import CASE_KEYS, Record, groups, key_of, measured, read
 from .tables import microseconds, table_of
 
 EXAMPLES = """\
@@ -49,9 +49,9 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def by_case(path: Path) -> dict[tuple[str, ...], Record]:
+def by_case(path: Path) -> dict[tuple[object, ...], Record]:
     """Raises ValueError, as ``records.read`` does."""
-    return {tuple(record[key] for key in CASE_KEYS): record for record in measured(read(path))}
+    return {key_of(record): record for record in measured(read(path))}
 
 
 def print_groups(before: list[Record], now: list[Record], console: Console) -> None:

@@ -238,6 +238,13 @@ class Gpu:
         return graph, results
 
 
+class Unused(Cpu):
+    """A device that this machine may lack: its cases are named, and none is measured."""
+
+    def __init__(self, device: str) -> None:
+        self.device = self.torch_device = device
+
+
 def machine_of(device: str) -> Machine:
     return Cpu() if device == "cpu" else Gpu()
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 Record = dict[str, object]
 CASE_KEYS = ("suite", "case", "direction", "dtype", "layout")
-"""What makes two records two measurements of one thing."""
+"""What names a case in tables; ``key_of`` has what makes two records two measurements of one thing."""
 NUMBER = (int, float)
 MEASURED_KEYS = {
     "batch": NUMBER,
@@ -54,6 +54,19 @@ def _is_record(content: object) -> bool:
     return "error" in content or all(
         key in content and isinstance(content[key], types) for key, types in MEASURED_KEYS.items()
     )
+
+
+def key_of(record: Record) -> tuple[object, ...]:
+    """The same of two measurements of one thing: of a case, a batch (names of networks do not have it), and in float32
+    with TensorFloat-32 or without."""
+    tf32 = record.get("tf32", True) if record["dtype"] == "float32" else None
+    return (*(record[key] for key in CASE_KEYS), record.get("batch"), tf32)
+
+
+def type_of(record: Record) -> str:
+    """In words: on a GPU float32 is two."""
+    tf32 = record.get("tf32") if record["dtype"] == "float32" else None
+    return record["dtype"] + {None: "", True: ", TF32", False: ", no TF32"}[tf32]
 
 
 def groups(records: list[Record]) -> dict[tuple[str, ...], list[Record]]:
@@ -119,7 +132,7 @@ def write_json(path: Path, records: list[Record]) -> None:
 
 
 def file_name(record: Record) -> str:
-    """Of the file that keeps it: float32 with TensorFloat-32 and without is not the same thing."""
+    """Of the file that keeps it: float32 with TensorFloat-32 is in another one than without."""
     without = record["dtype"] == "float32" and not record.get("tf32", True)
     return f"{record['suite']}{'_without_tf32' if without else ''}.json"
 

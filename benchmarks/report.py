@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .records import (
-    CASE_KEYS,
     Record,
     by_batch,
     file_name,
     grouped,
+    key_of,
     measured,
     opponents,
     read,
@@ -34,7 +34,7 @@ def keep(folder: Path, records: list[Record], title: str) -> list[Path]:
         path = folder / name
         kept = read(path) if path.exists() else []
         kept += [record for record in records if file_name(record) == name]
-        merged = {tuple(record[key] for key in CASE_KEYS): record for record in kept}
+        merged = {key_of(record): record for record in kept}
         files[path] = list(merged.values())
         write_json(path, files[path])
     return [written for path, merged in files.items() for written in (path, *write_gpu_plots(path, merged, title))]

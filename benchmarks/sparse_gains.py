@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from rich.console import Console
+from rich.table import Table
 
-from .records import Record, measured
+from .records import Record, measured, type_of
 from .tables import table_of
-from .workloads.sparse import CSR, CSR_CONVERSION, DENSE, ONE_OUTPUT, ONES, UNFUSED_ONES
+from .workloads.sparse import CSR, CSR_CONVERSION, DENSE, ONE_OUTPUT, ONES, UNFUSED, UNFUSED_ONES
 
 
 def split(record: Record) -> dict[str, float]:
-    """Factors whose product is the record's ratio.
+    """Factors of a layer whose product is the record's ratio.
 
-    * launch: PyTorch's time over ours of a map of ones, pooling apart: one launch of our kernel for as much work
-    * fusion: what pooling in the same kernel gives, of a map of ones; 1 where there is no pooling
-    * zeros: a map of ones over the map of zeros
+    * launch: PyTorch's best time over ours of a map of ones, pooling apart. Both multiply everything: what differs is
+      how many launches they take, and how fast they multiply. Where PyTorch has tensor cores it may be far below 1.
+    * fusion: ReLU and pooling behind our kernel over within it, of a map of ones; 1 where there is no pooling
+    * zeros: a map of ones over the map with zeros, in the same kernel
     """
     beside, ours = record["us_beside"], record["ours_us"]
     apart = beside.get(UNFUSED_ONES, beside[ONES])
@@ -25,28 +27,53 @@ def split(record: Record) -> dict[str, float]:
     }
 
 
+def split_network(record: Record) -> dict[str, float]:
+    """Factors of a network whose product is the record's ratio. What it would take with maps of ones is not timed, but
+    added up: a layer that skips zeros would take as many times its own as ECR of a map of ones takes of its map.
+
+    * launch and fusion: PyTorch's best time over that: fewer launches, other kernels, and nothing skipped
+    * zeros: that over our time
+    """
+    more = 0.0
+    for layer in record["layers"]:
+        if layer["choice"] in ("ecr", "pecr") and "us" in layer:
+            more += layer[f"{layer['choice']}_us"] * (layer["us"][ONES] / layer["us"]["ecr"] - 1)
+    of_ones = record["ours_us"] + more
+    return {"launch and fusion": record["pytorch_us"] / of_ones, "zeros": of_ones / record["ours_us"]}
+
+
+def converting(one_output: float, ours: float) -> float:
+    """The share of converting a map, at most: of one output channel there is little else. Its tiles are others, so it
+    may take longer than the whole; converting does not."""
+    return min(one_output / ours, 1.0)
+
+
 def print_splits(records: list[Record], console: Console) -> None:
-    """Nothing where no record has a map of ones beside it."""
-    columns = ("gain", "launch", "fusion", "zeros", "over torch.sparse", "without its conversion", "over our dense")
-    table = table_of(
-        "Gains from zeros: gain = launch x fusion x zeros", ("case", "dtype", "layout"), (*columns, "one output")
+    """Nothing where no record has a map of ones beside it, or layers."""
+    names = ("case", "type", "layout")
+    factors = ("gain", "launch", "fusion", "zeros", "of it converting")
+    layers = table_of("Gains from zeros: gain = launch x fusion x zeros", names, factors)
+    columns = ("pooling apart", "CSR", "CSR alone", "our dense", "PyTorch / our dense")
+    others = table_of("Times of others over ours", names, columns)
+    networks = table_of(
+        "Gains of networks: gain = launch and fusion x zeros", names, ("gain", "launch, fusion", "zeros")
     )
     for record in measured(records):
-        if ONES not in record.get("us_beside", {}):
+        beside = record.get("us_beside", {})
+        if "layers" not in record and ONES not in beside:
             continue
-        beside, ours = record["us_beside"], record["ours_us"]
-        others = (
-            beside.get(CSR, 0) / ours,
-            (beside.get(CSR, 0) - beside.get(CSR_CONVERSION, 0)) / ours,
-            beside.get(DENSE, 0) / ours,
-            beside[ONE_OUTPUT] / ours,
-        )
-        numbers = (record["ratio"], *split(record).values(), *others)
-        table.add_row(
-            record["case"],
-            record["dtype"],
-            record["layout"],
-            *(f"{number:.2f}" if number else "" for number in numbers),
-        )
-    if table.row_count:
-        console.print(table)
+        name, ours = (record["case"], type_of(record), record["layout"]), record["ours_us"]
+        if "layers" in record:
+            _add(networks, name, (record["ratio"], *split_network(record).values()))
+            continue
+        _add(layers, name, (record["ratio"], *split(record).values(), converting(beside[ONE_OUTPUT], ours)))
+        times = (beside.get(UNFUSED, 0), beside.get(CSR, 0), beside.get(CSR, 0) - beside.get(CSR_CONVERSION, 0))
+        dense = beside.get(DENSE, 0)
+        _add(others, name, (*(us / ours for us in (*times, dense)), record["pytorch_us"] / dense if dense else 0))
+    for table in (layers, others, networks):
+        if table.row_count:
+            console.print(table)
+
+
+def _add(table: Table, name: tuple[str, ...], numbers: tuple[float, ...]) -> None:
+    table.add_row(*name, *(f"{number:.2f}" if number else "" for number in numbers))

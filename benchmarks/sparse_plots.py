@@ -10,8 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from .records import Record, measured
-from .sparse_gains import split
+from .records import Record, measured, type_of
+from .sparse_gains import converting, split
 from .workloads.sparse import CSR, CSR_CONVERSION, ONE_OUTPUT, ONES
 
 OPERATORS = {"ecr_conv2d": "ECR", "pecr_conv2d": "PECR"}
@@ -135,7 +135,7 @@ def networks_over_csr(records: list[Record], title: str) -> Figure:
 
 def conversion(records: list[Record], title: str) -> Figure:
     """Fig. 14: a row per type; over the networks the mean share of converting the map in a layer's time. Ours is that
-    of one output channel, which is a bit more than converting."""
+    of one output channel, which is a bit more than converting; at most all of it."""
     figure, rows = _rows(records, f"Converting the map: mean share of a layer's time\n{title}")
     for (axes,), chosen in rows:
         shares: dict[str, list[float]] = {"ECR": [], "PECR": [], "torch.sparse": []}
@@ -143,8 +143,8 @@ def conversion(records: list[Record], title: str) -> Figure:
             layers = [layer for layer in record["layers"] if "us" in layer]
             pooled = [layer for layer in layers if layer["pecr_us"]]
             by_csr = [layer["us"] for layer in layers if CSR in layer["us"]]
-            shares["ECR"].append(_mean(layer["us"][ONE_OUTPUT] / layer["us"]["ecr"] for layer in layers))
-            shares["PECR"].append(_mean(layer["us"][ONE_OUTPUT] / layer["pecr_us"] for layer in pooled))
+            shares["ECR"].append(_mean(converting(layer["us"][ONE_OUTPUT], layer["us"]["ecr"]) for layer in layers))
+            shares["PECR"].append(_mean(converting(layer["us"][ONE_OUTPUT], layer["pecr_us"]) for layer in pooled))
             shares["torch.sparse"].append(_mean(us[CSR_CONVERSION] / us[CSR] for us in by_csr))
         _bars(axes, shares, line=None)
         _name(axes, [record["case"] for record in chosen])
@@ -177,10 +177,10 @@ NEEDED = {
 
 def _rows(records: list[Record], title: str, columns: int = 1, by_case: bool = False) -> tuple[Figure, Rows]:
     """A figure, and its panels with the records of each: one of a type and layout, and if ``by_case``, a case."""
-    keys = ("case", "dtype", "layout") if by_case else ("dtype", "layout")
-    grouped: dict[tuple, list[Record]] = {}
+    grouped: dict[tuple[str, ...], list[Record]] = {}
     for record in records:
-        grouped.setdefault(tuple(record[key] for key in keys), []).append(record)
+        key = (type_of(record), record["layout"])  # with TensorFloat-32 and without are two
+        grouped.setdefault((record["case"], *key) if by_case else key, []).append(record)
     figure = Figure(figsize=(12, 3.2 * len(grouped) + 1), layout="constrained")
     figure.suptitle(title, fontsize=10)
     panels = figure.subplots(max(len(grouped), 1), columns, squeeze=False)

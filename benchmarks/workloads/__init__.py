@@ -6,6 +6,7 @@ choose, so PyTorch is measured in all that are worth it.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -16,6 +17,8 @@ Run = Callable[[int], object]
 """Does the work once, on the set of tensors of that number."""
 
 Compiler = Callable[[Callable], Callable]
+EAGER, COMPILED = "eager", "compiled"
+"""What names of PyTorch's variants begin with."""
 LAYOUTS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
 
 
@@ -64,20 +67,43 @@ class Place:
         """PyTorch's, by name: the layout, and what compiles it, or does not."""
         if self.compiled:
             torch._dynamo.reset()  # after a few shapes it would compile a function no more
-        kinds = ("eager", "compiled") if self.compiled else ("eager",)
+        kinds = (EAGER, COMPILED) if self.compiled else (EAGER,)
         return [
-            (f"{kind} {name}", LAYOUTS[name], compiled if kind == "compiled" else _leave)
+            (f"{kind} {name}", LAYOUTS[name], compiled if kind == COMPILED else _leave)
             for kind in kinds
             for name in self.pytorch_layouts
         ]
 
 
 def compiled(function: Callable) -> Callable:
+    """By Inductor as it is without options. max-autotune would compile and time a dozen kernels of its own for each
+    convolution."""
     return torch.compile(function, dynamic=False)
 
 
 def _leave(function: Callable) -> Callable:
     return function
+
+
+def without_failed(pytorch: dict[str, Run], check: Callable[[object], object]) -> tuple[dict[str, Run], dict]:
+    """PyTorch's variants, of which each was called once and its result checked; and facts: of compiled ones that failed
+    in that, or whose result is wrong, why, by name. Without them the others are timed all the same.
+
+    Raises:
+        Exception: what a variant that is not compiled, or its check, raised.
+    """
+    right, failed = {}, {}
+    for name, run in pytorch.items():
+        try:
+            check(run(0))
+        except Exception as error:  # of the compiler: whatever it is
+            if not name.startswith(COMPILED):
+                raise
+            failed[name] = f"{type(error).__name__}: {error}"
+            print(f"{name}: {failed[name]}", file=sys.stderr)
+        else:
+            right[name] = run
+    return right, {"failed": failed} if failed else {}
 
 
 def count(shape: tuple[int, ...]) -> int:

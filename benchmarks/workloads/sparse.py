@@ -9,10 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import fusedsc
 from fusedsc import functional
 from fusedsc.sparse import pack_weight
 
-from . import Compiler, Place, Run, Workload, check_same, count
+from . import Compiler, Place, Run, Workload, check_same, count, without_failed
 from .convolution import TOLERANCES
 from .counting import count_zeros
 from .csr import CsrConvolution, is_offered
@@ -79,10 +80,18 @@ class SparseConvolution:
 
     def ours(self, x: Tensor, weight: Tensor, packed: Tensor) -> Tensor:
         """By ECR, or PECR where there is pooling."""
+        return getattr(functional, self.op)(x, weight, None, **self.options(packed))
+
+    def options(self, packed: Tensor) -> dict[str, object]:
+        """Of the operator."""
         sizes = {"stride": self.stride, "padding": self.padding, "packed": packed}
-        if not self.pool:
-            return functional.ecr_conv2d(x, weight, None, **sizes)
-        return functional.pecr_conv2d(x, weight, None, pool_size=self.pool, pool_stride=self.pool, **sizes)
+        return sizes | ({"pool_size": self.pool, "pool_stride": self.pool} if self.pool else {})
+
+    def config(self, x: Tensor, weight: Tensor, packed: Tensor) -> dict[str, str]:
+        """Facts: the kernel that runs with its config, and who has chosen it."""
+        candidates = fusedsc.explain(self.op, x, weight, None, **self.options(packed)).candidates
+        taken = next(candidate for candidate in candidates if candidate.taken)
+        return {"config": f"{taken.implementation}/{taken.config}".rstrip("/"), "chosen_by": taken.why}
 
     def map(self, place: Place) -> Tensor:
         """Positive numbers, and zeros at random places: what a ReLU leaves, but of the share that is wanted."""
@@ -145,10 +154,16 @@ def sparse(layer: SparseConvolution, place: Place) -> Workload:
     if is_offered(place.device, place.dtype):
         beside |= _by_csr(x, [_module(one, **sizes) for one in weights], behind)
         same.append(CSR)
-    for run in (*pytorch.values(), *(beside[name] for name in same)):
-        check_same(ours(x)(0), run(0), TOLERANCES[place.dtype])
+
+    def check(result: object) -> None:
+        check_same(ours(x)(0), result, TOLERANCES[place.dtype])
+
+    pytorch, failed = without_failed(pytorch, check)
+    for name in same:
+        check(beside[name](0))
     counts = count_zeros(x, layer.out_channels, *((n, n) for n in (layer.kernel, layer.stride, layer.padding)))
     facts = {"layer": layer.label, "percent": layer.zeros, "stride": layer.stride, "pool": layer.pool, **counts.facts()}
+    facts |= failed | layer.config(x, weights[0], packs[0])
     fewer = {CSR_CONVERSION: 1}
     return Workload(ours(x), pytorch, touched, layer.operations, sets, beside, fewer, facts)
 

@@ -104,7 +104,7 @@ def test_results_with_and_without_tf32_are_kept_apart(records, tmp_path):
     first, other = ({**records[0], "case": name} for name in ("A", "B"))
     with_tf32, without = {**first, "tf32": True}, {**first, "tf32": False, "ours_us": 2 * first["ours_us"]}
     newer = {**without, "ours_us": 3 * first["ours_us"]}
-    failed = {key: first[key] for key in CASE_KEYS} | {"tf32": False, "error": "out of memory"}
+    failed = {key: first[key] for key in (*CASE_KEYS, "batch")} | {"tf32": False, "error": "out of memory"}
     for run in ([with_tf32, failed], [without, {**other, "tf32": False}], [newer]):
         report.keep(tmp_path, run, "title")
     name = with_tf32["suite"]

@@ -21,6 +21,7 @@ from benchmarks import measure, report, sparse_cases, sparse_gains, suites, zero
 from benchmarks.workloads import Place, counting, csr, trained_network
 from benchmarks.workloads.sparse import SparseConvolution
 from benchmarks.workloads.sparse_network import SparseNetwork, check_precision, counts_of
+from fusedsc import functional
 
 pytestmark = [
     pytest.mark.xdist_group("benchmarks_sparse"),  # they share a run
@@ -86,6 +87,8 @@ def test_gains_are_split(run):
             assert {"ours, ones", "ours, one output", "torch.sparse, conversion"} < beside.keys()
             assert ("ours, unfused" in beside) == ("ours, unfused, ones" in beside) == pooled
             assert ("ours, dense" in beside) == (not pooled and record["stride"] == 1)
+            assert record["config"].split("/")[0] in ("cpu", "gpu_lists")
+            assert record["chosen_by"]
             factors = sparse_gains.split(record)
             assert list(factors) == ["launch", "fusion", "zeros"]
             assert math.isclose(math.prod(factors.values()), record["ratio"], rel_tol=1e-3)
@@ -260,7 +263,7 @@ def test_records_of_other_commits_are_not_drawn(run, tmp_path):
 def test_splits_are_printed(run, capsys):
     sparse_gains.print_splits([*run[1]["sparse"], {"error": "no"}], Console(width=200))
     lines = capsys.readouterr().out.splitlines()
-    assert sum(line.split()[:1] in (["a"], ["b"]) for line in lines) == 2
+    assert sum(line.split()[:1] in (["a"], ["b"]) for line in lines) == 2 * 2, "factors, and others"
     sparse_gains.print_splits([{"suite": "pointwise"}], Console())
     assert capsys.readouterr().out == ""
 
@@ -310,6 +313,16 @@ def test_the_papers_example():
     counts = counting.count_zeros(x, 1, (3, 3))
     assert (counts.dense_multiplications, counts.multiplications) == (27, 10)
     assert (counts.dense_additions, counts.additions) == (24, 7)
+
+
+@pytest.mark.parametrize(
+    ("width", "kernel", "stride", "pool", "pool_stride"), [(8, 3, 1, 2, 2), (11, 3, 2, 3, 1), (9, 5, 1, 3, 2)]
+)
+def test_the_papers_eq_3_is_the_width_of_a_pooled_result(width, kernel, stride, pool, pool_stride):
+    n_o = (width - kernel + stride - stride * pool + pool_stride * stride) / (pool_stride * stride)
+    x, weight = torch.rand(1, 1, width, width), torch.rand(2, 1, kernel, kernel)
+    y = functional.pecr_conv2d(x, weight, None, stride=stride, pool_size=pool, pool_stride=pool_stride)
+    assert y.shape[-1] == n_o
 
 
 def test_zeros_of_either_sign_nan_and_empty_windows():
