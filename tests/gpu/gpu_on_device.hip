@@ -50,6 +50,8 @@ std::vector<int> gpu_wave_sizes() {
 
 void use_gpu_wave_size(int) {}
 
+void use_gpu_shared_memory(std::size_t /*bytes*/) {}
+
 int gpu_multiprocessors() { return gpu::multiprocessors(); }
 
 std::vector<long> gpu_matrix_instructions(DataType) { return {}; }

@@ -9,6 +9,8 @@ std::vector<int> gpu_wave_sizes() { return {32, 64}; }
 
 void use_gpu_wave_size(int lanes) { gpu::executor::set_wave_size(lanes); }
 
+void use_gpu_shared_memory(std::size_t bytes) { gpu::executor::set_shared_memory_limit(bytes); }
+
 int gpu_multiprocessors() { return gpu::multiprocessors(); }
 
 std::vector<long> gpu_matrix_instructions([[maybe_unused]] DataType dtype) {

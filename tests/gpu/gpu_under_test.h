@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstddef>
 #include <ostream>
 #include <vector>
 
@@ -16,6 +17,8 @@ namespace fusedsc::reference {
 std::vector<int> gpu_wave_sizes();
 void use_gpu_wave_size(int lanes);
 int gpu_multiprocessors();
+/// Of the GPU that the host executor plays; 0: as little as AMD's have. A GPU itself has what it has.
+void use_gpu_shared_memory(std::size_t bytes);
 /// How often each of AMD's matrix instructions was executed that the pointwise kernels for any GPU multiply numbers of
 /// this type with, at the wave size in use: only the host executor counts.
 std::vector<long> gpu_matrix_instructions(DataType dtype);

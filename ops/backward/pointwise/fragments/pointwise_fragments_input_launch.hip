@@ -29,6 +29,18 @@ const FragmentInstance<PointwiseInputGradientParameters> kInstances[] = {
       fragments_of<InputGradient, T, 2, 32, 2, 7, 5, false>(dtype),  \
       fragments_of<InputGradient, T, 2, 32, 4, 7, 5, true>(dtype),   \
       fragments_of<InputGradient, T, 2, 64, 4, 5, 3, false>(dtype)
+// likewise of floats
+#define FUSEDSC_FLOAT_FRAGMENTS(T, dtype)                            \
+  fragments_of<InputGradient, T, 2, 32, 1, 7, 4, false>(dtype),      \
+      fragments_of<InputGradient, T, 4, 32, 1, 5, 3, true>(dtype),   \
+      fragments_of<InputGradient, T, 2, 64, 1, 5, 3, true>(dtype),   \
+      fragments_of<InputGradient, T, 4, 64, 1, 3, 2, false>(dtype),  \
+      fragments_of<InputGradient, T, 2, 96, 1, 4, 3, false>(dtype),  \
+      fragments_of<InputGradient, T, 4, 96, 1, 2, 2, false>(dtype),  \
+      fragments_of<InputGradient, T, 2, 128, 1, 3, 2, false>(dtype), \
+      fragments_of<InputGradient, T, 2, 32, 2, 7, 4, false>(dtype),  \
+      fragments_of<InputGradient, T, 2, 32, 4, 7, 4, true>(dtype),   \
+      fragments_of<InputGradient, T, 2, 64, 4, 5, 3, false>(dtype)
 // of packed rows: tiles of 8 positions, columns; blocks, without fusion and with it
 #define FUSEDSC_PACKED_FRAGMENTS(T, dtype)                        \
   packed_fragments_of<InputGradient, T, 1, 32, 3, 3>(dtype),      \
@@ -38,9 +50,8 @@ const FragmentInstance<PointwiseInputGradientParameters> kInstances[] = {
       packed_fragments_of<InputGradient, T, 1, 96, 2, 1>(dtype),  \
       packed_fragments_of<InputGradient, T, 1, 128, 2, 1>(dtype), \
       packed_fragments_of<InputGradient, T, 2, 128, 2, 1>(dtype)
-    FUSEDSC_FRAGMENTS(Float16, DataType::float16),
-    FUSEDSC_FRAGMENTS(BFloat16, DataType::bfloat16),
-    FUSEDSC_PACKED_FRAGMENTS(Float16, DataType::float16),
+    FUSEDSC_FRAGMENTS(Float16, DataType::float16),          FUSEDSC_FRAGMENTS(BFloat16, DataType::bfloat16),
+    FUSEDSC_FLOAT_FRAGMENTS(float, DataType::float32),      FUSEDSC_PACKED_FRAGMENTS(Float16, DataType::float16),
     FUSEDSC_PACKED_FRAGMENTS(BFloat16, DataType::bfloat16),
 };
 

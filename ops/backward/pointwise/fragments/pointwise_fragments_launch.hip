@@ -15,9 +15,10 @@ std::string unsupported(const PointwiseBackwardArguments& a) {
   if (const std::string why = needs_device(Device::gpu, a.x.device); !why.empty()) return why;
   if (a.windows.channels > 0) return "the weight has channel windows";
   if (const std::string why = too_large_for_pointwise(a.x.sizes, a.grad_y.sizes); !why.empty()) return why;
-  if (!why_no_whole_fragments(a).empty()) {
-    const std::string why = why_no_packed_fragments({a.x, a.grad_y, a.gradient_prologue.output, a.grad_add, a.grad_x},
-                                                    a.grad_x ? ConstTensorView(a.weight) : ConstTensorView(), a.groups);
+  if (std::string why = why_no_whole_fragments(a); !why.empty()) {
+    if (size_of(a.x.dtype) != 2) return why;
+    why = why_no_packed_fragments({a.x, a.grad_y, a.gradient_prologue.output, a.grad_add, a.grad_x},
+                                  a.grad_x ? ConstTensorView(a.weight) : ConstTensorView(), a.groups);
     if (!why.empty()) return why;
   }
   if (a.grad_x && pointwise_input_fragments(a).empty()) return "the weight and rows do not fit shared memory";
@@ -53,7 +54,8 @@ BackwardPlan plan(const PointwiseBackwardArguments& a, const Config& config, int
 }  // namespace
 
 std::string why_no_whole_fragments(const PointwiseBackwardArguments& a) {
-  const std::string why = why_no_fragments({a.x, a.grad_y, a.gradient_prologue.output, a.grad_add, a.grad_x}, a.groups);
+  const std::string why =
+      why_no_fragments({a.x, a.grad_y, a.gradient_prologue.output, a.grad_add, a.grad_x}, a.groups, a.allow_tf32);
   return why.empty() && a.grad_x ? why_no_fragments_of(a.weight) : why;
 }
 
@@ -64,7 +66,7 @@ tuning::Kernel<PointwiseBackwardArguments> pointwise_backward_fragments() {
 }
 
 bool suits_pointwise_fragments(const PointwiseBackwardArguments& a) {
-  return a.grad_x || !gpu::why_no_whole_fragments(a).empty();
+  return a.grad_x || size_of(a.x.dtype) == 4 || !gpu::why_no_whole_fragments(a).empty();
 }
 
 tuning::Config pointwise_backward_fragments_prior(const PointwiseBackwardArguments& a) {

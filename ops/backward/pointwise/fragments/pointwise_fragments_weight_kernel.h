@@ -1,7 +1,8 @@
-/// Pointwise convolution, weight and bias gradients of 16-bit tensors with neighbouring channels, by warps that read
-/// both tensors as they lie in memory. Of an instruction's columns each lane has a run of neighbouring channels; of k,
-/// positions, any order is right that both tensors have. Two positions' elements become a word by one permutation of
-/// bytes, so that nothing is transposed in shared memory.
+/// Pointwise convolution, weight and bias gradients of tensors with neighbouring channels, of 16 bits or of floats
+/// whose factors are rounded to TensorFloat-32, by warps that read both tensors as they lie in memory. Of an
+/// instruction's columns each lane has a run of neighbouring channels; of k, positions, any order is right that both
+/// tensors have. Two positions' 16-bit elements become a word by one permutation of bytes, so that nothing is
+/// transposed in shared memory.
 #pragma once
 
 #include "fusedsc/backward/pointwise/fragments/pointwise_fragments_weight_sums.h"
@@ -70,7 +71,7 @@ class WeightFragments : WeightFragmentSums<T, Tile> {
 #pragma unroll
       for (int strip = 0; strip < Tile::kWarpRows; ++strip) {
         if (Tile::kSliceWarps > 1 && strip % Tile::kSliceWarps != member) continue;
-        const int output = first_output + (strip * 8 + lane_row) * Tile::kRowRun;
+        const int output = first_output + strip * 8 * Tile::kRowRun + RowStrip::channel(lane_row, 0);
         start_strip<Tile::kRowRun>(p.grad_y, group, output, p.outputs, first, end,
                                    [&](int i) { return row_place(stage, strip, i); });
         if constexpr (kHasOther) {
@@ -81,7 +82,7 @@ class WeightFragments : WeightFragmentSums<T, Tile> {
 #pragma unroll
       for (int strip = 0; strip < Tile::kWarpColumns; ++strip) {
         if (Tile::kSliceWarps > 1 && (Tile::kWarpRows + strip) % Tile::kSliceWarps != member) continue;
-        const int channel = first_channel + (strip * 8 + lane_row) * Tile::kColumnRun;
+        const int channel = first_channel + strip * 8 * Tile::kColumnRun + ColumnStrip::channel(lane_row, 0);
         start_strip<Tile::kColumnRun>(p.x, group, channel, p.channels, first, end,
                                       [&](int i) { return column_place(stage, strip, i); });
       }
@@ -109,17 +110,17 @@ class WeightFragments : WeightFragmentSums<T, Tile> {
       commit_copies();
 #pragma unroll
       for (int i = 0; i < Tile::kSteps; ++i) {
-        std::uint32_t rows[4][Tile::kRowRun / 2], columns[4][Tile::kColumnRun / 2];
+        std::uint32_t rows[4][RowStrip::kWords], columns[4][ColumnStrip::kWords];
         RowStrip::read(row_place(stage, warp_row, i), rows);
         ColumnStrip::read(column_place(stage, warp_column, i), columns);
         if constexpr (kFused) {
           const int left = end - (begin + step * Tile::kDepth + part * Tile::kPositions + 16 * i);
-          std::uint32_t other[4][Tile::kRowRun / 2];
+          std::uint32_t other[4][RowStrip::kWords];
           if constexpr (kHasOther) RowStrip::read(other_place(stage, warp_row, i), other);
-          of_rows.apply<T, Tile::kRowRun, kHasOther, FragmentFusion::none>((warp_row * 8 + lane_row) * Tile::kRowRun,
-                                                                           left, rows, other);
-          of_columns.apply<T, Tile::kColumnRun, false, kFusion>((warp_column * 8 + lane_row) * Tile::kColumnRun, left,
-                                                                columns, columns);
+          of_rows.apply<T, Tile::kRowRun, kHasOther, FragmentFusion::none>(
+              warp_row * 8 * Tile::kRowRun + RowStrip::channel(lane_row, 0), left, rows, other);
+          of_columns.apply<T, Tile::kColumnRun, false, kFusion>(
+              warp_column * 8 * Tile::kColumnRun + ColumnStrip::channel(lane_row, 0), left, columns, columns);
         }
         if (has_bias) Base::add_bias(rows, bias);
         Base::multiply(rows, columns, sums);
@@ -138,16 +139,23 @@ class WeightFragments : WeightFragmentSums<T, Tile> {
   template <int kRun, class Place>
   FUSEDSC_DEVICE static void start_strip(const PointwiseMatrix& matrix, int group, int channel, int channels, int first,
                                          int end, const Place& place) {
+    using Strip = FragmentStrip<T, kRun>;
     const T* const base = static_cast<const T*>(matrix.data) + group * matrix.group;
-    const int position = first + FragmentStrip<T, kRun>::position(0), left = channel < channels ? end - position : 0;
+    const int position = first + Strip::position(0);
     const T* const from = base + position * matrix.first + channel;
 #pragma unroll
-    for (int i = 0; i < Tile::kSteps; ++i) {
+    for (int piece = 0; piece < Strip::kPieces; ++piece) {
+      const int further = Strip::channel(0, piece * Strip::kPiece);  // of channels
+      const int left = channel + further < channels ? end - position : 0;
 #pragma unroll
-      for (int s = 0; s < 4; ++s) {
-        const int distance = 16 * i + 4 * s;  // of positions
-        start_copy<2 * kRun>(FragmentStrip<T, kRun>::place(place(i), s),
-                             distance < left ? from + distance * matrix.first : base, distance < left);
+      for (int i = 0; i < Tile::kSteps; ++i) {
+#pragma unroll
+        for (int s = 0; s < 4; ++s) {
+          const int distance = 16 * i + 4 * s;  // of positions
+          start_copy<Strip::kPieceBytes>(Strip::place(place(i), s, piece),
+                                         distance < left ? from + distance * matrix.first + further : base,
+                                         distance < left);
+        }
       }
     }
   }

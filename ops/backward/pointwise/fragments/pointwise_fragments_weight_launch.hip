@@ -80,14 +80,20 @@ const Instance kInstances[] = {
       instance<T, 4, 4, 1, 1, 1, 4, 5, 4, true>(dtype), instance<T, 8, 8, 1, 1, 1, 4, 2, 2, true>(dtype), \
       instance<T, 4, 8, 2, 2, 2, 3, 3, 3>(dtype), instance<T, 8, 8, 2, 2, 2, 3, 2, 2>(dtype),             \
       instance<T, 4, 8, 2, 1, 2, 3, 4, 3>(dtype), instance<T, 8, 4, 1, 2, 2, 3, 3, 3>(dtype)
+// Likewise of floats, which take twice the memory and registers.
+#define FUSEDSC_FLOAT_FRAGMENTS(T, dtype)                                                           \
+  instance<T, 2, 8, 1, 1, 1, 3, 4, 3>(dtype), instance<T, 8, 2, 1, 1, 1, 3, 4, 3>(dtype),           \
+      instance<T, 4, 4, 1, 1, 1, 3, 5, 4>(dtype), instance<T, 2, 4, 2, 2, 1, 4, 6, 5, true>(dtype), \
+      instance<T, 4, 2, 2, 2, 1, 4, 6, 5>(dtype), instance<T, 4, 4, 2, 2, 1, 4, 5, 3, true>(dtype), \
+      instance<T, 4, 4, 2, 2, 2, 3, 4, 3>(dtype), instance<T, 4, 8, 2, 2, 1, 3, 3, 2, true>(dtype), \
+      instance<T, 8, 4, 2, 2, 1, 3, 3, 2>(dtype), instance<T, 8, 8, 2, 2, 1, 3, 2, 2>(dtype)
 // Likewise of packed rows, with a number of blocks.
 #define FUSEDSC_PACKED_FRAGMENTS(T, dtype)                                                            \
   packed_instance<T, 4, 4, 1, 1, 1, 3, 2>(dtype), packed_instance<T, 8, 4, 1, 1, 1, 3, 1>(dtype),     \
       packed_instance<T, 4, 8, 1, 1, 1, 3, 1>(dtype), packed_instance<T, 8, 8, 1, 1, 1, 3, 1>(dtype), \
       packed_instance<T, 8, 8, 2, 1, 1, 3, 1>(dtype), packed_instance<T, 8, 8, 2, 2, 2, 2, 1, false>(dtype)
-    FUSEDSC_FRAGMENTS(Float16, DataType::float16),
-    FUSEDSC_FRAGMENTS(BFloat16, DataType::bfloat16),
-    FUSEDSC_PACKED_FRAGMENTS(Float16, DataType::float16),
+    FUSEDSC_FRAGMENTS(Float16, DataType::float16),          FUSEDSC_FRAGMENTS(BFloat16, DataType::bfloat16),
+    FUSEDSC_FLOAT_FRAGMENTS(float, DataType::float32),      FUSEDSC_PACKED_FRAGMENTS(Float16, DataType::float16),
     FUSEDSC_PACKED_FRAGMENTS(BFloat16, DataType::bfloat16),
 };
 
@@ -111,7 +117,8 @@ struct Problem {
   WeightGradientPlan plan(const Instance& instance) const {
     using enum tuning::Knob;
     const Config& config = instance.config;
-    const PointwiseTile tile{config[rows], config[columns], config[depth], config[groups], false};
+    PointwiseTile tile{config[rows], config[columns], config[depth], config[groups], needs.dtype == DataType::float32};
+    tile.wait = 350;  // by count: steps are under way while one waits
     const int resident = resident_blocks(kernel_of(instance, needs), instance.threads, memory_of(instance, needs));
     return plan_weight_gradient(product, tile, resident, multiprocessors());
   }

@@ -26,62 +26,79 @@ struct WeightFragmentTile {
   static_assert(kThreads / 32 % kSliceWarps == 0);
 };
 
-/// A strip of neighbouring channels, 8 * kRun of them: a lane's runs of every fourth position, as copied and as read.
+/// A strip of neighbouring channels, 8 * kRun of them: a lane's runs of every fourth position, as copied and as read. A
+/// run of more than 16 bytes is in pieces, each beside the same piece of the other lanes, so that lanes together copy
+/// neighbouring bytes.
 template <class T, int kRun>
 struct FragmentStrip {
-  static constexpr int kBytes = 2 * kRun, kStepBytes = 4 * 32 * kBytes;  ///< of a run; of 16 positions
+  static constexpr int kOfWord = kPerWord<T>, kWords = kRun / kOfWord;  ///< of a run
+  static constexpr int kPiece = kRun < 4 * kOfWord ? kRun : 4 * kOfWord, kPieces = kRun / kPiece;
+  static constexpr int kPieceBytes = kPiece * static_cast<int>(sizeof(T));
+  static constexpr int kStepBytes = 4 * 32 * kPieces * kPieceBytes;  ///< of 16 positions
+  /// Words of a channel that instructions take: of two positions each, or of one.
+  static constexpr int kFactors = 4 / kOfWord;
 
-  FUSEDSC_DEVICE static unsigned char* place(unsigned char* strip, int s) {
-    return strip + (s * 32 + thread_index() % 32) * kBytes;
+  FUSEDSC_DEVICE static unsigned char* place(unsigned char* strip, int s, int piece) {
+    return strip + ((s * kPieces + piece) * 32 + thread_index() % 32) * kPieceBytes;
   }
   /// Position of the lane's s-th run, of 16.
   FUSEDSC_DEVICE static int position(int s) { return 4 * s + thread_index() % 4; }
+  /// In the strip the c-th channel of lanes of a row, of eight.
+  FUSEDSC_DEVICE static int channel(int lane_row, int c) {
+    return c / kPiece * 8 * kPiece + lane_row * kPiece + c % kPiece;
+  }
+  /// From the lane's first channel to that of a word.
+  FUSEDSC_DEVICE static int channel_of_word(int w) { return channel(0, kOfWord * w); }
 
   /// Words of neighbouring channels, of four positions each.
-  FUSEDSC_DEVICE static void read(unsigned char* strip, std::uint32_t (&to)[4][kRun / 2]) {
+  FUSEDSC_DEVICE static void read(unsigned char* strip, std::uint32_t (&to)[4][kWords]) {
+    constexpr int kOfPiece = kPieceBytes / 4;
 #pragma unroll
     for (int s = 0; s < 4; ++s) {
-      const auto words = *reinterpret_cast<const Aligned<std::uint32_t, kRun / 2>*>(place(strip, s));
 #pragma unroll
-      for (int w = 0; w < kRun / 2; ++w) to[s][w] = words.elements[w];
+      for (int piece = 0; piece < kPieces; ++piece) {
+        const auto words = *reinterpret_cast<const Aligned<std::uint32_t, kOfPiece>*>(place(strip, s, piece));
+#pragma unroll
+        for (int w = 0; w < kOfPiece; ++w) to[s][piece * kOfPiece + w] = words.elements[w];
+      }
     }
   }
 
-  /// Of the lane's c-th channel the elements of positions 0 and 1 (pair 0), or 2 and 3.
-  FUSEDSC_DEVICE static std::uint32_t pair(const std::uint32_t (&words)[4][kRun / 2], int c, int pair) {
-    return halves_of(words[2 * pair][c / 2], words[2 * pair + 1][c / 2], c % 2 != 0);
+  /// Of the lane's c-th channel the elements of positions 0 and 1 (factor 0), or 2 and 3; of floats that of one.
+  FUSEDSC_DEVICE static std::uint32_t factor(const std::uint32_t (&words)[4][kWords], int c, int i) {
+    if constexpr (sizeof(T) == 4) return factor_of(words[i][c], T());
+    else return halves_of(words[2 * i][c / 2], words[2 * i + 1][c / 2], c % 2 != 0);
   }
 };
 
-/// Coefficients of a prologue by channel, of a strip, in shared memory. Of a lane's words neighbours are kWordStride
-/// channels apart, and its s-th position is Position's.
+/// Coefficients of a prologue by channel, of a strip, in shared memory. A lane's words and positions are where Lane has
+/// them.
 struct StripCoefficients {
   const float *scale, *shift, *other_scale;
   Activation activation;
 
   /// On the words of four positions; those that are not there become 0. `channel`: of the first of the lane's.
-  template <class T, int kRun, bool kHasOther, FragmentFusion kActivations, int kWordStride = 2,
-            class Position = FragmentStrip<T, kRun>>
-  FUSEDSC_DEVICE void apply(int channel, int positions, std::uint32_t (&words)[4][kRun / 2],
-                            const std::uint32_t (&other)[4][kRun / 2]) const {
+  template <class T, int kRun, bool kHasOther, FragmentFusion kActivations, class Lane = FragmentStrip<T, kRun>>
+  FUSEDSC_DEVICE void apply(int channel, int positions, std::uint32_t (&words)[4][kRun / kPerWord<T>],
+                            const std::uint32_t (&other)[4][kRun / kPerWord<T>]) const {
+    constexpr int kOfWord = kPerWord<T>, kWords = kRun / kOfWord;
 #pragma unroll
     for (int first = 0; first < 4; first += 2) {
       float z[2 * kRun];
 #pragma unroll
       for (int s = 0; s < 2; ++s) {
 #pragma unroll
-        for (int w = 0; w < kRun / 2; ++w) {
-          const int c = channel + kWordStride * w;
-          float low, high, more_low = shift[c], more_high = shift[c + 1];
-          to_floats(words[first + s][w], low, high, T());
-          if constexpr (kHasOther) {
-            float other_low, other_high;
-            to_floats(other[first + s][w], other_low, other_high, T());
-            more_low += other_low * other_scale[c];
-            more_high += other_high * other_scale[c + 1];
+        for (int w = 0; w < kWords; ++w) {
+          const int c = channel + Lane::channel_of_word(w);
+          float values[kOfWord], others[kOfWord];
+          to_numbers(words[first + s][w], values, T());
+          if constexpr (kHasOther) to_numbers(other[first + s][w], others, T());
+#pragma unroll
+          for (int v = 0; v < kOfWord; ++v) {
+            float more = shift[c + v];
+            if constexpr (kHasOther) more += others[v] * other_scale[c + v];
+            z[s * kRun + kOfWord * w + v] = values[v] * scale[c + v] + more;
           }
-          z[s * kRun + 2 * w] = low * scale[c] + more_low;
-          z[s * kRun + 2 * w + 1] = high * scale[c + 1] + more_high;
         }
       }
       if constexpr (kActivations != FragmentFusion::none) {
@@ -89,10 +106,10 @@ struct StripCoefficients {
       }
 #pragma unroll
       for (int s = 0; s < 2; ++s) {
-        const bool has = Position::position(first + s) < positions;
+        const bool has = Lane::position(first + s) < positions;
 #pragma unroll
-        for (int w = 0; w < kRun / 2; ++w) {
-          words[first + s][w] = has ? to_bits(z[s * kRun + 2 * w], z[s * kRun + 2 * w + 1], T()) : 0;
+        for (int w = 0; w < kWords; ++w) {
+          words[first + s][w] = has ? word_of(z + s * kRun + kOfWord * w, T()) : 0;
         }
       }
     }
@@ -106,7 +123,7 @@ struct WeightFragmentSums {
   using RowStrip = FragmentStrip<T, Tile::kRowRun>;
   using ColumnStrip = FragmentStrip<T, Tile::kColumnRun>;
   using Sums = float[Tile::kRowTiles][Tile::kColumnTiles][4];
-  /// Units of a thread's sums: of one output neighbouring channels, as many as two lanes' runs.
+  /// Units of a thread's sums: of one output channels of two lanes' runs.
   static constexpr int kUnits = Tile::kRowRun, kUnit = 2 * Tile::kColumnRun;
   static constexpr int kBiasBytes = Tile::kThreads * Tile::kRowRun * 4;
   static constexpr int kSumsBytes = Tile::kParts == 1 ? 0 : kUnits * kUnit * 4 * Tile::kThreads;
@@ -142,38 +159,42 @@ struct WeightFragmentSums {
     of_columns = {columns, columns + Tile::kColumns, nullptr, p.x_prologue.activation};
   }
 
-  FUSEDSC_DEVICE static void multiply(const std::uint32_t (&rows)[4][Tile::kRowRun / 2],
-                                      const std::uint32_t (&columns)[4][Tile::kColumnRun / 2], Sums& sums) {
-    std::uint32_t a[Tile::kRowTiles][4];
+  FUSEDSC_DEVICE static void multiply(const std::uint32_t (&rows)[4][RowStrip::kWords],
+                                      const std::uint32_t (&columns)[4][ColumnStrip::kWords], Sums& sums) {
 #pragma unroll
-    for (int i = 0; i < Tile::kRowTiles; ++i) {
-#pragma unroll
-      for (int v = 0; v < 4; ++v) a[i][v] = RowStrip::pair(rows, 2 * i + v % 2, v / 2);
-    }
-#pragma unroll
-    for (int j = 0; j < Tile::kColumnTiles; ++j) {
-      const std::uint32_t b[2] = {ColumnStrip::pair(columns, j, 0), ColumnStrip::pair(columns, j, 1)};
+    for (int first = 0; first < RowStrip::kFactors; first += 2) {
+      std::uint32_t a[Tile::kRowTiles][4];
 #pragma unroll
       for (int i = 0; i < Tile::kRowTiles; ++i) {
-        wave_multiply_add(sums[i][j], {{a[i][0], a[i][1], a[i][2], a[i][3]}, {b[0], b[1]}}, T());
+#pragma unroll
+        for (int v = 0; v < 4; ++v) a[i][v] = RowStrip::factor(rows, 2 * i + v % 2, first + v / 2);
+      }
+#pragma unroll
+      for (int j = 0; j < Tile::kColumnTiles; ++j) {
+        const std::uint32_t b[2] = {ColumnStrip::factor(columns, j, first), ColumnStrip::factor(columns, j, first + 1)};
+#pragma unroll
+        for (int i = 0; i < Tile::kRowTiles; ++i) {
+          wave_multiply_add(sums[i][j], {{a[i][0], a[i][1], a[i][2], a[i][3]}, {b[0], b[1]}}, T());
+        }
       }
     }
   }
 
-  FUSEDSC_DEVICE static void add_bias(const std::uint32_t (&rows)[4][Tile::kRowRun / 2], float (&bias)[Tile::kRowRun]) {
+  FUSEDSC_DEVICE static void add_bias(const std::uint32_t (&rows)[4][RowStrip::kWords], float (&bias)[Tile::kRowRun]) {
+    constexpr int kOfWord = kPerWord<T>;
 #pragma unroll
     for (int s = 0; s < 4; ++s) {
 #pragma unroll
-      for (int w = 0; w < Tile::kRowRun / 2; ++w) {
-        float low, high;
-        to_floats(rows[s][w], low, high, T());
-        bias[2 * w] += low;
-        bias[2 * w + 1] += high;
+      for (int w = 0; w < RowStrip::kWords; ++w) {
+        float values[kOfWord];
+        to_numbers(rows[s][w], values, T());
+#pragma unroll
+        for (int v = 0; v < kOfWord; ++v) bias[kOfWord * w + v] += values[v];
       }
     }
   }
 
-  /// Unit u: of the lane's u-th output, channels from 2 * kColumnRun * (lane % 4) on.
+  /// Unit u: of the lane's u-th output channels of the runs of lane rows 2 * (lane % 4) and the next.
   FUSEDSC_DEVICE static void leave(const PointwiseWeightGradientParameters& p, int split, int group, int first_output,
                                    int first_channel, int part, const Sums& sums) {
     auto* const exchange = static_cast<float*>(shared_memory());
@@ -194,11 +215,11 @@ struct WeightFragmentSums {
     const int lane_row = thread_index() % 32 / 4, lane_column = thread_index() % 4;
     const auto output_of = [&](int u) {
       if constexpr (Tile::kPacked) return first_output + 2 * lane_row + u / 2 * 16 + u % 2;
-      else return first_output + lane_row * Tile::kRowRun + u;
+      else return first_output + RowStrip::channel(lane_row, u);
     };
     const auto channel_of = [&](int i) {
       if constexpr (Tile::kPacked) return first_channel + 4 * lane_column + 4 * i;
-      else return first_channel + lane_column * kUnit + i;
+      else return first_channel + ColumnStrip::channel(2 * lane_column + i / Tile::kColumnRun, i % Tile::kColumnRun);
     };
     const int mine = thread_index() % (32 * Tile::kSliceWarps);
 #pragma unroll
@@ -260,8 +281,9 @@ struct WeightFragmentSums {
     for (int row = thread_index(); row < Tile::kRows; row += Tile::kThreads) {
       if (first_output + row >= p.outputs) continue;
       const int strip = row / (8 * Tile::kRowRun), in_strip = row % (8 * Tile::kRowRun);
-      const int lane_row = Tile::kPacked ? row % 16 / 2 : row / Tile::kRowRun % 8;
-      const int i = Tile::kPacked ? in_strip / 16 * 2 + row % 2 : row % Tile::kRowRun;
+      constexpr int kPiece = RowStrip::kPiece;
+      const int lane_row = Tile::kPacked ? row % 16 / 2 : row / kPiece % 8;
+      const int i = Tile::kPacked ? in_strip / 16 * 2 + row % 2 : in_strip / (8 * kPiece) * kPiece + row % kPiece;
       float sum = 0;
       for (int part = 0; part < Tile::kParts; ++part) {
         const int warp = part * Tile::kSliceWarps + strip * Tile::kWarpColumns;

@@ -52,8 +52,9 @@ class PackedWeightFragments : WeightFragmentSums<T, Tile> {
  private:
   static constexpr int kRowsBytes = (static_cast<int>(sizeof(PackedRows)) + 15) / 16 * 16;
 
-  struct Position {
+  struct Lane {
     FUSEDSC_DEVICE static int position(int s) { return thread_index() % 4 * 4 + s; }
+    FUSEDSC_DEVICE static int channel_of_word(int w) { return 16 * w; }
   };
 
   template <bool kHasOther>
@@ -126,7 +127,7 @@ class PackedWeightFragments : WeightFragmentSums<T, Tile> {
 #pragma unroll 1
       for (int i = 0; i < Tile::kSteps; ++i) {
         const int left = end - (begin + step * Tile::kDepth + part * Tile::kPositions + 16 * i);
-        const int position = 16 * i + Position::position(0);
+        const int position = 16 * i + Lane::position(0);
         std::uint32_t rows[4][Tile::kRowRun / 2], columns[4][Tile::kColumnRun / 2];
         read<Tile::kRowRun>(here + position * row_pitch + 2 * row_channel, row_pitch, left, rows);
         read<Tile::kColumnRun>(here + kX * at.rows + position * column_pitch + 2 * column_channel, column_pitch, left,
@@ -136,9 +137,8 @@ class PackedWeightFragments : WeightFragmentSums<T, Tile> {
           if constexpr (kHasOther) {
             read<Tile::kRowRun>(here + at.rows + position * other_pitch + 2 * row_channel, other_pitch, left, other);
           }
-          of_rows.apply<T, Tile::kRowRun, kHasOther, FragmentFusion::none, 16, Position>(row_channel, left, rows,
-                                                                                         other);
-          of_columns.apply<T, Tile::kColumnRun, false, kFusion, 16, Position>(column_channel, left, columns, columns);
+          of_rows.apply<T, Tile::kRowRun, kHasOther, FragmentFusion::none, Lane>(row_channel, left, rows, other);
+          of_columns.apply<T, Tile::kColumnRun, false, kFusion, Lane>(column_channel, left, columns, columns);
         }
         if (has_bias) Base::add_bias(rows, bias);
         Base::multiply(rows, columns, sums);
@@ -169,7 +169,7 @@ class PackedWeightFragments : WeightFragmentSums<T, Tile> {
     for (int s = 0; s < 4; ++s) {
 #pragma unroll
       for (int w = 0; w < kRun / 2; ++w) {
-        if (Position::position(s) >= left) to[s][w] = 0;
+        if (Lane::position(s) >= left) to[s][w] = 0;
       }
     }
   }

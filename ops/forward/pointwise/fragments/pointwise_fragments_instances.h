@@ -35,7 +35,7 @@ void add_kernel(FragmentInstance<typename Pass::Parameters>& to) {
 /// kAll: there is a kernel for anything fused, too.
 template <class Pass, class T, int kPositionTiles, int kColumns, int kParts, int kBlocks, int kFusedBlocks, bool kAll>
 FragmentInstance<typename Pass::Parameters> fragments_of(DataType dtype) {
-  using Tile = FragmentTile<kPositionTiles, kColumns, kParts>;
+  using Tile = FragmentTile<kPositionTiles, kColumns, kParts, 4, static_cast<int>(sizeof(T))>;
   FragmentInstance<typename Pass::Parameters> result{dtype, config_of_fragments<Tile>()};
   add_kernel<Pass, T, Tile, kBlocks, FragmentFusion::none>(result);
   add_kernel<Pass, T, Tile, kFusedBlocks, FragmentFusion::clamps>(result);

@@ -29,20 +29,26 @@ const FragmentInstance<PointwiseParameters> kInstances[] = {
       fragments_of<Forward, T, 2, 96, 1, 4, 3, false>(dtype), fragments_of<Forward, T, 4, 96, 1, 2, 2, false>(dtype),  \
       fragments_of<Forward, T, 2, 128, 1, 3, 2, false>(dtype), fragments_of<Forward, T, 2, 32, 2, 8, 5, false>(dtype), \
       fragments_of<Forward, T, 2, 32, 4, 7, 5, true>(dtype), fragments_of<Forward, T, 2, 64, 4, 5, 4, false>(dtype)
+// likewise of floats
+#define FUSEDSC_FLOAT_FRAGMENTS(T, dtype)                                                                              \
+  fragments_of<Forward, T, 2, 32, 1, 8, 5, false>(dtype), fragments_of<Forward, T, 4, 32, 1, 5, 4, true>(dtype),       \
+      fragments_of<Forward, T, 2, 64, 1, 5, 4, true>(dtype), fragments_of<Forward, T, 4, 64, 1, 3, 3, false>(dtype),   \
+      fragments_of<Forward, T, 2, 96, 1, 4, 3, false>(dtype), fragments_of<Forward, T, 4, 96, 1, 2, 2, false>(dtype),  \
+      fragments_of<Forward, T, 2, 128, 1, 3, 2, false>(dtype), fragments_of<Forward, T, 2, 32, 2, 8, 5, false>(dtype), \
+      fragments_of<Forward, T, 2, 32, 4, 7, 5, true>(dtype), fragments_of<Forward, T, 2, 64, 4, 5, 4, false>(dtype)
 // of packed rows: tiles of 8 positions, columns; blocks, without fusion and with it
 #define FUSEDSC_PACKED_FRAGMENTS(T, dtype)                                                                       \
   packed_fragments_of<Forward, T, 1, 32, 3, 3>(dtype), packed_fragments_of<Forward, T, 2, 32, 3, 3>(dtype),      \
       packed_fragments_of<Forward, T, 2, 64, 3, 2>(dtype), packed_fragments_of<Forward, T, 2, 96, 2, 1>(dtype),  \
       packed_fragments_of<Forward, T, 1, 96, 2, 1>(dtype), packed_fragments_of<Forward, T, 1, 128, 2, 1>(dtype), \
       packed_fragments_of<Forward, T, 2, 128, 2, 1>(dtype)
-    FUSEDSC_FRAGMENTS(Float16, DataType::float16),
-    FUSEDSC_FRAGMENTS(BFloat16, DataType::bfloat16),
-    FUSEDSC_PACKED_FRAGMENTS(Float16, DataType::float16),
+    FUSEDSC_FRAGMENTS(Float16, DataType::float16),          FUSEDSC_FRAGMENTS(BFloat16, DataType::bfloat16),
+    FUSEDSC_FLOAT_FRAGMENTS(float, DataType::float32),      FUSEDSC_PACKED_FRAGMENTS(Float16, DataType::float16),
     FUSEDSC_PACKED_FRAGMENTS(BFloat16, DataType::bfloat16),
 };
 
 std::string why_no_whole_runs(const PointwiseArguments& a) {
-  const std::string why = why_no_fragments({a.x, a.y, a.epilogue.residual}, a.groups);
+  const std::string why = why_no_fragments({a.x, a.y, a.epilogue.residual}, a.groups, a.allow_tf32);
   return why.empty() ? why_no_fragments_of(a.weight) : why;
 }
 
@@ -60,8 +66,9 @@ std::string unsupported(const PointwiseArguments& a) {
   if (const std::string why = needs_device(Device::gpu, a.x.device); !why.empty()) return why;
   if (a.windows.channels > 0) return "the weight has channel windows";
   if (const std::string why = too_large_for_pointwise(a.x.sizes, a.y.sizes); !why.empty()) return why;
-  if (!why_no_whole_runs(a).empty()) {
-    const std::string why = why_no_packed_fragments({a.x, a.y, a.epilogue.residual}, a.weight, a.groups);
+  if (std::string why = why_no_whole_runs(a); !why.empty()) {
+    if (size_of(a.x.dtype) != 2) return why;
+    why = why_no_packed_fragments({a.x, a.y, a.epilogue.residual}, a.weight, a.groups);
     if (!why.empty()) return why;
   }
   if (configs_of(kInstances, problem_of(a).needs).empty()) return "the weight and rows do not fit shared memory";

@@ -101,8 +101,8 @@ tuning::Config cheapest_of(const FragmentInstance<Parameters> (&instances)[kSize
 /// Empty, or why packed rows cannot be read and written: of tensors that are there, and of the weight, if it is read.
 std::string why_no_packed_fragments(std::initializer_list<ConstTensorView> tensors, const ConstTensorView& weight,
                                     std::int64_t groups);
-/// Empty, or why fragments of 16 bytes cannot be read and written: of tensors that are there. Their channels per group.
-std::string why_no_fragments(std::initializer_list<ConstTensorView> tensors, std::int64_t groups);
+/// Empty, or why fragments of 16 bytes cannot be read and written, of tensors that are there, or not multiplied.
+std::string why_no_fragments(std::initializer_list<ConstTensorView> tensors, std::int64_t groups, bool allow_tf32);
 /// Likewise of a weight.
 std::string why_no_fragments_of(const ConstTensorView& weight);
 

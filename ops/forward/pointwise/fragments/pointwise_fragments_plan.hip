@@ -6,18 +6,25 @@
 
 namespace fusedsc::gpu {
 
-std::string why_no_fragments(std::initializer_list<ConstTensorView> tensors, std::int64_t groups) {
+std::string why_no_fragments(std::initializer_list<ConstTensorView> tensors, std::int64_t groups, bool allow_tf32) {
   if (!kWaveProducts) return "this build's GPUs have no products of matrices by 32 threads";
   for (const ConstTensorView& tensor : tensors) {
     if (!tensor) continue;
-    if (size_of(tensor.dtype) != 2) return "elements have no 16 bits";
-    if (tensor.sizes[1] / groups % 8 != 0) {
-      return "a group has " + std::to_string(tensor.sizes[1] / groups) + " channels, not a multiple of 8";
+    if (size_of(tensor.dtype) != 2 && !uses_tf32(tensor.dtype, allow_tf32)) {
+      return std::string(
+                 "it is for float16 and bfloat16, and float32 where it may be TensorFloat-32; the tensors are ") +
+             name_of(tensor.dtype);
+    }
+    const auto run = static_cast<std::int64_t>(16 / size_of(tensor.dtype));
+    if (tensor.sizes[1] / groups % run != 0) {
+      return "a group has " + std::to_string(tensor.sizes[1] / groups) + " channels, not a multiple of " +
+             std::to_string(run);
     }
     const PointwiseMatrix matrix = activation_matrix(tensor, groups, true);
     if (!matrix.is_linear) return "positions of an image do not lie at equal distances in memory";
     if (matrix.run_bytes != 16) {
-      return "8 channels of a position are not together in memory, at an address that is a multiple of 16";
+      return std::to_string(run) +
+             " channels of a position are not together in memory, at an address that is a multiple of 16";
     }
   }
   return {};
@@ -25,7 +32,8 @@ std::string why_no_fragments(std::initializer_list<ConstTensorView> tensors, std
 
 std::string why_no_fragments_of(const ConstTensorView& weight) {
   if (weight_matrix(weight, 1).run_bytes == 16) return {};
-  return "8 channels of an output's weight are not together in memory, at an address that is a multiple of 16";
+  return std::to_string(16 / size_of(weight.dtype)) +
+         " channels of an output's weight are not together in memory, at an address that is a multiple of 16";
 }
 
 std::string why_no_packed_fragments(std::initializer_list<ConstTensorView> tensors, const ConstTensorView& weight,
@@ -90,7 +98,8 @@ double plan_packed_fragments(const PointwiseProblem& problem, const tuning::Conf
 double plan_fragments(const PointwiseProblem& problem, const tuning::Config& config, int resident, int multiprocessors,
                       PointwiseProductParameters& product) {
   using enum tuning::Knob;
-  const PointwiseTile tile{config[rows], config[columns], 32 * config[groups], config[groups], false};
+  const PointwiseTile tile{config[rows], config[columns], 32 * config[groups], config[groups],
+                           problem.dtype == DataType::float32};
   return plan_product(problem, tile, resident, multiprocessors, product);
 }
 

@@ -17,7 +17,7 @@ class FragmentRows {
 
   FUSEDSC_DEVICE FragmentRows(const PointwiseMatrix& matrix, int group, void* memory, int stage_bytes)
       : stride_(matrix.first),
-        base_(static_cast<const T*>(matrix.data) + group * matrix.group + FragmentPlace().inner * 8),
+        base_(static_cast<const T*>(matrix.data) + group * matrix.group + FragmentPlace().inner * Tile::kDepthRun),
         memory_(static_cast<unsigned char*>(memory) + thread_index() * 16),
         stage_bytes_(stage_bytes) {}
 
@@ -28,7 +28,7 @@ class FragmentRows {
   }
   /// Values of k from `k` on, of `depth`.
   FUSEDSC_DEVICE void start(int slot, int k, int depth) const {
-    const int left = k + FragmentPlace().inner * 8 < depth ? left_ : 0;
+    const int left = k + FragmentPlace().inner * Tile::kDepthRun < depth ? left_ : 0;
     unsigned char* const to = memory_ + slot * stage_bytes_;
 #pragma unroll
     for (int i = 0; i < Tile::kPositionTiles; ++i) {
@@ -61,41 +61,40 @@ class FragmentPrologue {
   FUSEDSC_DEVICE FragmentPrologue(const PointwisePrologue& prologue, void* memory, int padded_depth)
       : prologue_(prologue), memory_(static_cast<float*>(memory)), padded_depth_(padded_depth) {}
 
-  /// 0 beyond the end, so that what is multiplied there is activation(0) = 0. kPacked: of a chunk's 16 words a thread
-  /// has every fourth, and not four neighbours.
-  template <int kThreads, bool kPacked>
+  /// 0 beyond the end, so that what is multiplied there is activation(0) = 0. kOfWord: of a chunk's 16 words of so many
+  /// elements a thread has every fourth; 0: it has neighbours.
+  template <int kThreads, int kOfWord>
   FUSEDSC_DEVICE void load_all(int first, int depth) const {
-    load_one<kThreads, kPacked>(memory_, prologue_.scale, 1, first, depth);
-    load_one<kThreads, kPacked>(memory_ + padded_depth_, prologue_.shift, 0, first, depth);
-    load_one<kThreads, kPacked>(memory_ + 2 * padded_depth_, prologue_.other_scale, 0, first, depth);
+    load_one<kThreads, kOfWord>(memory_, prologue_.scale, 1, first, depth);
+    load_one<kThreads, kOfWord>(memory_ + padded_depth_, prologue_.shift, 0, first, depth);
+    load_one<kThreads, kOfWord>(memory_ + 2 * padded_depth_, prologue_.other_scale, 0, first, depth);
   }
 
   /// On 16 bytes of positions each, values of k from `k` on. A gradient's has no activation.
   template <class T, bool kHasOther, FragmentFusion kActivations, int kRows>
   FUSEDSC_DEVICE void apply(int k, FragmentWords (&rows)[kRows], const FragmentWords (&other)[kRows]) const {
-    constexpr int kTogether = kRows % 2 == 0 ? 2 : 1;
-    float scale[8], shift[8], other_scale[8];
+    constexpr int kTogether = kRows % 2 == 0 ? 2 : 1, kOfWord = kPerWord<T>, kValues = 4 * kOfWord;
+    float scale[kValues], shift[kValues], other_scale[kValues];
     read(k, scale);
     read(padded_depth_ + k, shift);
     if constexpr (kHasOther) read(2 * padded_depth_ + k, other_scale);
 #pragma unroll
     for (int first = 0; first < kRows; first += kTogether) {
-      float z[8 * kTogether];
+      float z[kValues * kTogether];
 #pragma unroll
       for (int r = 0; r < kTogether; ++r) {
 #pragma unroll
         for (int w = 0; w < 4; ++w) {
-          float low, high;
-          to_floats(rows[first + r].elements[w], low, high, T());
-          float more_low = shift[2 * w], more_high = shift[2 * w + 1];
-          if constexpr (kHasOther) {
-            float other_low, other_high;
-            to_floats(other[first + r].elements[w], other_low, other_high, T());
-            more_low += other_low * other_scale[2 * w];
-            more_high += other_high * other_scale[2 * w + 1];
+          float values[kOfWord], others[kOfWord];
+          to_numbers(rows[first + r].elements[w], values, T());
+          if constexpr (kHasOther) to_numbers(other[first + r].elements[w], others, T());
+#pragma unroll
+          for (int v = 0; v < kOfWord; ++v) {
+            const int i = kOfWord * w + v;
+            float more = shift[i];
+            if constexpr (kHasOther) more += others[v] * other_scale[i];
+            z[kValues * r + i] = values[v] * scale[i] + more;
           }
-          z[8 * r + 2 * w] = low * scale[2 * w] + more_low;
-          z[8 * r + 2 * w + 1] = high * scale[2 * w + 1] + more_high;
         }
       }
       if constexpr (kActivations != FragmentFusion::none) {
@@ -105,25 +104,30 @@ class FragmentPrologue {
       for (int r = 0; r < kTogether; ++r) {
 #pragma unroll
         for (int w = 0; w < 4; ++w) {
-          rows[first + r].elements[w] = to_bits(z[8 * r + 2 * w], z[8 * r + 2 * w + 1], T());
+          rows[first + r].elements[w] = word_of(z + kValues * r + kOfWord * w, T());
         }
       }
     }
   }
 
  private:
-  template <int kThreads, bool kPacked>
+  template <int kThreads, int kOfWord>
   FUSEDSC_DEVICE void load_one(float* to, const void* from, float otherwise, int first, int depth) const {
     for (int k = thread_index(); k < padded_depth_; k += kThreads) {
       float value = 0;
       if (k < depth) value = from != nullptr ? static_cast<const float*>(from)[first + k] : otherwise;
-      const int word = k / 2 % 16;
-      to[kPacked ? k / 32 * 32 + word % 4 * 8 + word / 4 * 2 + k % 2 : k] = value;
+      int place = k;
+      if constexpr (kOfWord > 0) {
+        const int word = k / kOfWord % 16;
+        place = (k / kOfWord / 16 * 16 + word % 4 * 4 + word / 4) * kOfWord + k % kOfWord;
+      }
+      to[place] = value;
     }
   }
-  FUSEDSC_DEVICE void read(int place, float (&to)[8]) const {
+  template <int kValues>
+  FUSEDSC_DEVICE void read(int place, float (&to)[kValues]) const {
 #pragma unroll
-    for (int i = 0; i < 8; i += 4) {
+    for (int i = 0; i < kValues; i += 4) {
       const auto four = *reinterpret_cast<const Aligned<float, 4>*>(memory_ + place + i);
 #pragma unroll
       for (int v = 0; v < 4; ++v) to[i + v] = four.elements[v];
@@ -220,7 +224,7 @@ struct FragmentProduct {
     };
 #pragma unroll
     for (int i = 0; i < Tile::kStages - 1; ++i) start_next();
-    if constexpr (kHasFusion) prologue.load_all<kMatrixThreads, false>(share.group * p.depth, p.depth);
+    if constexpr (kHasFusion) prologue.load_all<kMatrixThreads, 0>(share.group * p.depth, p.depth);
     Sink sink(parameters, share, first_channel);
     wait_for_copies<Tile::kStages - 2>();
     if constexpr (kWeightDepthFirst) weight.arrange_transposed(p.depth);
@@ -240,11 +244,13 @@ struct FragmentProduct {
           if constexpr (kHasOther) other.read(slot, b);
           start_next();
           prologue.apply<T, kHasOther, kWeightDepthFirst ? FragmentFusion::none : kFusion>(
-              chunk * Tile::kChunk + FragmentPlace().inner * 8, a, b);
+              chunk * Tile::kChunk + FragmentPlace().inner * Tile::kDepthRun, a, b);
         } else {
           start_next();
         }
         slot = slot == Tile::kStages - 1 ? 0 : slot + 1;
+#pragma unroll
+        for (FragmentWords& words : a) words = factors_of<T>(words);
         sums.multiply(a, weight, chunk);
       }
       finish_tile(sums, reinterpret_cast<float*>(exchange), first_pixel(tile), p.pixels, first_channel, channels, part,

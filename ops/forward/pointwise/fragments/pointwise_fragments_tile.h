@@ -1,7 +1,8 @@
-/// Products of matrices of 16-bit elements by warps that need neither each other nor shared memory for what they read
-/// and write. Instructions take any order of k if both factors have it, and any order of rows: with those chosen here a
-/// thread's part of an activation is 16 bytes as they lie in memory, and its results are neighbouring channels. Rows of
-/// an instruction are channels of the result, columns positions.
+/// Products of matrices by warps that need neither each other nor shared memory for what they read and write: of 16-bit
+/// elements, or of floats whose factors are rounded to TensorFloat-32. Instructions take any order of k if both factors
+/// have it, and any order of rows: with those chosen here a thread's part of an activation is 16 bytes as they lie in
+/// memory, and its results are neighbouring channels. Rows of an instruction are channels of the result, columns
+/// positions. Instructions for floats have half the k, so that 16 bytes of a position make two of them in any type.
 #pragma once
 
 #include "fusedsc/common/gpu/products/matrix.h"
@@ -22,16 +23,19 @@ struct FragmentShape {
 };
 
 /// A warp has 8 * kPositionTiles positions and kColumns channels; kParts warps share the values of k. Of activations
-/// kStages chunks of k are under way or in use.
-template <int kPositionTiles_, int kColumns_, int kParts_ = 1, int kStages_ = 4>
+/// kStages chunks of k are under way or in use. kBytes: of an element, 2 or 4.
+template <int kPositionTiles_, int kColumns_, int kParts_ = 1, int kStages_ = 4, int kBytes = 2>
 struct FragmentTile {
   static constexpr int kPositionTiles = kPositionTiles_, kColumns = kColumns_, kParts = kParts_, kStages = kStages_;
   static constexpr int kWarps = kMatrixThreads / 32, kRowGroups = kWarps / kParts;
   static constexpr int kWarpRows = 8 * kPositionTiles, kRows = kWarpRows * kRowGroups;
-  static constexpr int kChunk = 32, kChunkRuns = 4;        ///< values of k, of which each of four threads has 8
-  static constexpr int kRun = kColumns % 64 == 0 ? 8 : 4;  ///< neighbouring channels that a thread stores at once
+  static constexpr int kDepthRun = 16 / kBytes, kChunkRuns = 4;  ///< of each of four threads, 16 bytes of k:
+  static constexpr int kChunk = kDepthRun * kChunkRuns;          ///< values of k
+  /// Neighbouring channels that a thread stores at once: at most 16 bytes.
+  static constexpr int kRun = kBytes == 2 && kColumns % 64 == 0 ? 8 : 4;
   static constexpr int kGroup = 8 * kRun, kGroups = kColumns / kGroup;  ///< channels of 8 threads' runs
   static constexpr int kChannelTiles = kColumns / 16;
+  static constexpr int kWarpColumns = 1, kWarpChannels = kColumns;  ///< of a block; of a warp
   static constexpr bool kPacked = false;
   static_assert(kColumns % kGroup == 0 && kWarps % kParts == 0);
 
@@ -51,6 +55,36 @@ struct FragmentPlace {
 
 /// 16 bytes in shared memory.
 using FragmentWords = Aligned<std::uint32_t, 4>;
+
+/// Elements of a word.
+template <class T>
+inline constexpr int kPerWord = 4 / static_cast<int>(sizeof(T));
+
+/// A word of such elements, and of numbers.
+template <class T>
+FUSEDSC_DEVICE std::uint32_t word_of(const float* numbers, T) {
+  return to_bits(numbers[0], numbers[1], T());
+}
+FUSEDSC_DEVICE std::uint32_t word_of(const float* numbers, float) {
+  return __builtin_bit_cast(std::uint32_t, *numbers);
+}
+template <class T>
+FUSEDSC_DEVICE void to_numbers(std::uint32_t word, float* to, T) {
+  Vector<T, kPerWord<T>>{{word}}.widen(to);
+}
+
+/// A word as a factor of a product: floats are rounded to TensorFloat-32.
+template <class T>
+FUSEDSC_DEVICE std::uint32_t factor_of(std::uint32_t word, T) {
+  return word;
+}
+FUSEDSC_DEVICE std::uint32_t factor_of(std::uint32_t word, float) { return to_tf32(__builtin_bit_cast(float, word)); }
+template <class T>
+FUSEDSC_DEVICE FragmentWords factors_of(FragmentWords words) {
+#pragma unroll
+  for (int w = 0; w < 4; ++w) words.elements[w] = factor_of(words.elements[w], T());
+  return words;
+}
 
 /// A weight in shared memory as instructions take it: [chunk][channel tile][half of k][lane], 16 bytes each. Row g of
 /// channel tile i of a group, with g < 8, is channel g * kRun + 2 * i; row g + 8 is the next.
@@ -74,19 +108,19 @@ class FragmentWeight {
   /// Once the thread's copies have arrived.
   FUSEDSC_DEVICE void arrange(int depth) const {
     for_each_pair(depth, [](FragmentWords* first, FragmentWords* second, int, int) {
-      const FragmentWords a = *first, b = *second;
+      const FragmentWords a = factors_of<T>(*first), b = factors_of<T>(*second);
       *first = {a.elements[0], b.elements[0], a.elements[1], b.elements[1]};
       *second = {a.elements[2], b.elements[2], a.elements[3], b.elements[3]};
     });
   }
 
-  /// Likewise of a weight [k][channel], of which a thread copies and transposes 8 by 8 elements.
+  /// Likewise of a weight [k][channel], of which a thread copies and transposes squares of 16 bytes.
   FUSEDSC_DEVICE void start_transposed(const T* from, std::int64_t depth_stride, int channels, int depth) const {
     for_each_square(depth, [&](int chunk, int channel, int run) {
-      const int k = chunk * Tile::kChunk + run * 8;
+      const int k = chunk * Tile::kChunk + run * kSide;
       const T* const corner = from + k * depth_stride + channel;
 #pragma unroll
-      for (int r = 0; r < 8; ++r) {
+      for (int r = 0; r < kSide; ++r) {
         const bool has = channel < channels && k + r < depth;
         start_copy<16>(place(chunk, channel + r / 2 * 2, run, r % 2), has ? corner + r * depth_stride : from, has);
       }
@@ -94,20 +128,18 @@ class FragmentWeight {
   }
   FUSEDSC_DEVICE void arrange_transposed(int depth) const {
     for_each_square(depth, [&](int chunk, int channel, int run) {
-      FragmentWords rows[8];
+      FragmentWords rows[kSide];
 #pragma unroll
-      for (int r = 0; r < 8; ++r) rows[r] = *place(chunk, channel + r / 2 * 2, run, r % 2);
+      for (int r = 0; r < kSide; ++r) rows[r] = factors_of<T>(*place(chunk, channel + r / 2 * 2, run, r % 2));
 #pragma unroll
-      for (int pair = 0; pair < 4; ++pair) {
+      for (int pair = 0; pair < kSide / 2; ++pair) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           FragmentWords words;
 #pragma unroll
           for (int w = 0; w < 2; ++w) {
-            const std::uint32_t first = rows[4 * half + 2 * w].elements[pair],
-                                second = rows[4 * half + 2 * w + 1].elements[pair];
-            words.elements[2 * w] = (first & 0xffffu) | second << 16;
-            words.elements[2 * w + 1] = first >> 16 | (second & 0xffff0000u);
+            words.elements[2 * w] = transposed(rows, 2 * half + w, 2 * pair);
+            words.elements[2 * w + 1] = transposed(rows, 2 * half + w, 2 * pair + 1);
           }
           *place(chunk, channel + 2 * pair, run, half) = words;
         }
@@ -120,6 +152,18 @@ class FragmentWeight {
   }
 
  protected:
+  static constexpr int kSide = Tile::kDepthRun;  ///< of a square
+
+  /// Of a square's rows of k the word that has `word` of a column.
+  FUSEDSC_DEVICE static std::uint32_t transposed(const FragmentWords (&rows)[kSide], int word, int column) {
+    if constexpr (sizeof(T) == 4) {
+      return rows[word].elements[column];
+    } else {
+      const std::uint32_t first = rows[2 * word].elements[column / 2], second = rows[2 * word + 1].elements[column / 2];
+      return column % 2 == 0 ? (first & 0xffffu) | second << 16 : first >> 16 | (second & 0xffff0000u);
+    }
+  }
+
   /// Of an even channel and the next.
   FUSEDSC_DEVICE FragmentWords* place(int chunk, int channel, int run, int half) const {
     const int tile = channel / Tile::kGroup * (Tile::kRun / 2) + channel % Tile::kRun / 2;
@@ -129,9 +173,9 @@ class FragmentWeight {
 
   template <class Use>
   FUSEDSC_DEVICE void for_each_square(int depth, const Use& use) const {
-    constexpr int kOctets = Tile::kColumns / 8, kOfChunk = kOctets * Tile::kChunkRuns;
+    constexpr int kSquares = Tile::kColumns / kSide, kOfChunk = kSquares * Tile::kChunkRuns;
     for (int i = thread_index(); i < kOfChunk * Tile::chunks(depth); i += kMatrixThreads) {
-      use(i / kOfChunk, i / Tile::kChunkRuns % kOctets * 8, i % Tile::kChunkRuns);
+      use(i / kOfChunk, i / Tile::kChunkRuns % kSquares * kSide, i % Tile::kChunkRuns);
     }
   }
 
@@ -143,7 +187,7 @@ class FragmentWeight {
       const int lane = i % 32, tile = i / 32 % Tile::kChannelTiles, chunk = i / kOfChunk;
       const int channel = tile / (Tile::kRun / 2) * Tile::kGroup + lane / 4 * Tile::kRun + tile % (Tile::kRun / 2) * 2;
       FragmentWords* const first = words_ + (chunk * Tile::kChannelTiles + tile) * 64 + lane;
-      use(first, first + 32, channel, chunk * Tile::kChunk + lane % 4 * 8);
+      use(first, first + 32, channel, chunk * Tile::kChunk + lane % 4 * Tile::kDepthRun);
     }
   }
 
@@ -173,11 +217,16 @@ class FragmentSums {
   /// A chunk; of activations a thread has 16 bytes of one position of each tile.
   FUSEDSC_DEVICE void multiply(const FragmentWords (&activations)[Tile::kPositionTiles],
                                const FragmentWeight<T, Tile>& weight, int chunk) {
+    multiply(activations, [&](int i, int half) { return weight.read(chunk, i, half); });
+  }
+  /// read(channel tile, half of the chunk): the weight.
+  template <class Read>
+  FUSEDSC_DEVICE void multiply(const FragmentWords (&activations)[Tile::kPositionTiles], const Read& read) {
 #pragma unroll
     for (int i = 0; i < Tile::kChannelTiles; ++i) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const FragmentWords a = weight.read(chunk, i, half);
+        const FragmentWords a = read(i, half);
 #pragma unroll
         for (int j = 0; j < Tile::kPositionTiles; ++j) {
           const auto& b = activations[j].elements;
@@ -246,12 +295,13 @@ struct FragmentOwners {
   static constexpr bool kPixelRows = true, kInOrderOfOwners = true;
   static constexpr int kRun = Tile::kRun, kOwners = Tile::kGroups, kItems = kOwners * kRun;
   static constexpr int kChannels = Tile::kColumns, kPixels = Tile::kRows;
-  static constexpr int kSlots = 4 * Tile::kWarps;  ///< threads that meet a channel
+  static constexpr int kSlots = 4 * Tile::kWarps / Tile::kWarpColumns;  ///< threads that meet a channel
 
   FUSEDSC_DEVICE static int owner(int sweep) { return sweep % kOwners; }
-  FUSEDSC_DEVICE static int slot() { return FragmentPlace().warp * 4 + FragmentPlace().inner; }
+  FUSEDSC_DEVICE static int slot() { return FragmentPlace().warp / Tile::kWarpColumns * 4 + FragmentPlace().inner; }
   FUSEDSC_DEVICE static int channel(int item) {
-    return item / kRun * Tile::kGroup + FragmentPlace().outer * kRun + item % kRun;
+    return FragmentPlace().warp % Tile::kWarpColumns * Tile::kWarpChannels + item / kRun * Tile::kGroup +
+           FragmentPlace().outer * kRun + item % kRun;
   }
 };
 template <class Tile>

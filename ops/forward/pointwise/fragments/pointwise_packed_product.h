@@ -171,7 +171,7 @@ struct PackedProduct {
     };
 #pragma unroll
     for (int i = 0; i < Tile::kStages - 1; ++i) start(i, i);
-    if constexpr (kHasFusion) prologue.template load_all<Tile::kThreads, true>(share.group * p.depth, p.depth);
+    if constexpr (kHasFusion) prologue.template load_all<Tile::kThreads, 2>(share.group * p.depth, p.depth);
     Sink sink(mine, share, first_channel);
     wait_for_copies<Tile::kStages - 2>();
     block_barrier();

@@ -15,6 +15,7 @@ struct PointwiseTile {
   int rows, cols, depth, parts;
   bool tf32;
   bool elements = false;  ///< of tensors whose neighbours are mostly no runs of 8 bytes
+  double wait = 2900;     ///< cycles of a step of TF32's weight gradient, whatever the tile; measured of "gpu_tiles"
 };
 
 /// Whether a product of this type rounds its factors to TensorFloat-32.

@@ -201,7 +201,7 @@ WeightGradientPlan plan_weight_gradient(const PointwiseProblem& problem, const P
                               floats ? kWeightRates32 : rates_of(tile, problem.dtype));
     if (tile.tf32) {
       // Measured with one block to a multiprocessor: a step takes as long for any tile, waiting for memory.
-      each.latency = 2900.0 * static_cast<double>(split_steps);
+      each.latency = tile.wait * static_cast<double>(split_steps);
       each.work /= 2;
     }
     double cost = floats ? cost_of_blocks(each, kStart, tiles * splits, 1, resident, multiprocessors)

@@ -1,0 +1,233 @@
+/// "gpu_fragments" on tensors of whole runs of 16 bytes, of 16 bits and of floats with TF32, by force: every config,
+/// with anything fused; and that nothing of one position reaches another. Other tensors: pointwise_packed_gpu_test.cpp.
+#include <cmath>
+#include <set>
+#include <string>
+
+#include "fusedsc/backward/pointwise/pointwise_kernels.h"
+#include "fusedsc/forward/pointwise/pointwise_kernels.h"
+#include "gpu/forced.h"
+#include "ops/backward_case.h"
+#include "ops/forward_case.h"
+#include "ops/pointwise_cases.h"
+
+namespace fusedsc::reference {
+namespace {
+
+using Forward = ForwardCase<PointwiseGeometry>;
+using Backward = BackwardCase<PointwiseGeometry>;
+
+class PointwiseFragmentsGpu : public OnGpu {
+ protected:
+  void SetUp() override {
+    OnGpu::SetUp();
+    if (GetParam().dtype == DataType::float64) GTEST_SKIP() << "for 16-bit types and TensorFloat-32";
+    if (GetParam().wave_size != 32) GTEST_SKIP() << "NVIDIA's GPUs have waves of 32";
+    use_gpu_shared_memory(std::size_t{163} * 1024);  // an A100's
+  }
+  void TearDown() override {
+    use_gpu_shared_memory(0);
+    OnGpu::TearDown();
+  }
+
+  static bool is_half() { return size_of(GetParam().dtype) == 2; }
+
+  /// Less than a chunk of k, one, several and a part; less than a tile of outputs, one, several and a part; groups; few
+  /// positions, and several tiles of a block.
+  static std::vector<PointwiseGeometry> geometries() {
+    std::vector<PointwiseGeometry> all = {{{2, 8, 31, 41}, 96}, {{1, 120, 17, 23}, 104}, {{3, 32, 5, 7}, 8},
+                                          {{1, 72, 1, 1}, 40},  {{2, 80, 9, 31}, 32, 2}, {{1, 200, 3, 5}, 16}};
+    if (is_half()) return all;
+    all.insert(all.end(), {{{1, 4, 9, 11}, 12}, {{2, 60, 7, 9}, 36, 3}});  // runs are of four
+    for (PointwiseGeometry& geometry : all) geometry.tf32 = true;
+    return all;
+  }
+
+  /// use() with each config, forced.
+  template <class Arguments, class Use>
+  void for_each_config(const char* role, const char* direction, std::span<const tuning::Kernel<Arguments>> kernels,
+                       const Arguments& arguments, const Use& use) {
+    const auto found = able(kernels, arguments, {"gpu_fragments"});
+    ASSERT_FALSE(found.empty());
+    for (const tuning::Config& config : found[0].configs(arguments)) {
+      verify_by(role, "gpu_fragments/" + tuning::printed(config), use);
+      used_.insert(direction + tuning::printed(config));
+      if (HasFailure()) return;
+    }
+  }
+  template <class Use>
+  void for_each_config(const PointwiseArguments& arguments, const Use& use) {
+    for_each_config("pointwise_conv2d.forward", "", gpu::pointwise_gpu_kernels(), arguments, use);
+  }
+  template <class Use>
+  void for_each_config(const PointwiseBackwardArguments& arguments, const Use& use) {
+    for_each_config("pointwise_conv2d.backward", arguments.grad_x ? "input " : "weight ", pointwise_backward_kernels(),
+                    arguments, use);
+  }
+
+  std::set<std::string> used_;
+};
+INSTANTIATE_TEST_SUITE_P(Targets, PointwiseFragmentsGpu, testing::ValuesIn(gpu_targets()),
+                         testing::PrintToStringParamName());
+
+TEST_P(PointwiseFragmentsGpu, Forward) {
+  using Output = ForwardFusion::Output;
+  const ForwardFusion fusions[] = {
+      {.bias = true},
+      {.bias = true, .prologue = true, .activation = Activation::relu6, .output = Output::statistics},
+      {.prologue = true,
+       .activation = Activation::silu,
+       .output = Output::epilogue,
+       .epilogue_activation = Activation::hardswish,
+       .residual = true},
+      {.output = Output::epilogue, .epilogue_activation = Activation::relu, .residual = true}};
+  for (const PointwiseGeometry& geometry : geometries()) {
+    for (const ForwardFusion& fusion : fusions) {
+      const Forward problem{GetParam().dtype, geometry, fusion, Memories::all(Memory::channels_last)};
+      SCOPED_TRACE(testing::PrintToString(problem));
+      ForwardTensors<PointwiseGeometry> tensors(problem);
+      for_each_config(tensors.arguments(problem), [&] { verify_forward(problem); });
+    }
+  }
+  EXPECT_GE(used_.size(), 10u);
+}
+
+TEST_P(PointwiseFragmentsGpu, Backward) {
+  for (const PointwiseGeometry& geometry : geometries()) {
+    for (const bool is_weight : {false, true}) {
+      for (const Activation activation : {Activation::identity, Activation::relu6, Activation::silu}) {
+        const bool fused = activation != Activation::identity;
+        const BackwardFusion fusion{.prologue = fused,
+                                    .activation = activation,
+                                    .gradient_prologue = fused,
+                                    .sums = activation == Activation::relu6 && !is_weight,
+                                    .grad_add = activation == Activation::silu && !is_weight,
+                                    .grad_x = !is_weight,
+                                    .grad_weight = is_weight,
+                                    .grad_bias = is_weight};
+        const Backward problem{GetParam().dtype, geometry, fusion, Memories::all(Memory::channels_last)};
+        SCOPED_TRACE(testing::PrintToString(problem));
+        BackwardTensors<PointwiseGeometry> tensors(problem);
+        for_each_config(tensors.arguments(problem), [&] { verify_backward(problem); });
+      }
+    }
+  }
+  EXPECT_GE(used_.size(), 20u);
+}
+
+/// Of both factors, with a prologue and without: cut off, they would be far from the rounded ones.
+TEST_P(PointwiseFragmentsGpu, FactorsAreRounded) {
+  if (is_half()) GTEST_SKIP() << "for TensorFloat-32";
+  const PointwiseGeometry geometry{{2, 72, 5, 7}, 44, 1, true};
+  for (const bool has_prologue : {false, true}) {
+    const Forward forward{GetParam().dtype,
+                          geometry,
+                          {.prologue = has_prologue, .nearly_tf32 = true},
+                          Memories::all(Memory::channels_last)};
+    ForwardTensors<PointwiseGeometry> tensors(forward);
+    for_each_config(tensors.arguments(forward), [&] { verify_forward(forward); });
+    for (const bool is_weight : {false, true}) {
+      const Backward backward{GetParam().dtype,
+                              geometry,
+                              {.prologue = has_prologue,
+                               .gradient_prologue = has_prologue,
+                               .grad_x = !is_weight,
+                               .grad_weight = is_weight,
+                               .grad_bias = is_weight,
+                               .nearly_tf32 = true},
+                              Memories::all(Memory::channels_last)};
+      BackwardTensors<PointwiseGeometry> gradients(backward);
+      for_each_config(gradients.arguments(backward), [&] { verify_backward(backward); });
+    }
+  }
+}
+
+/// float32 whose factors may not be rounded is not for it.
+TEST_P(PointwiseFragmentsGpu, WithoutPermission) {
+  if (is_half()) GTEST_SKIP() << "for float32";
+  const PointwiseGeometry geometry{{1, 8, 3, 3}, 8};
+  const Forward forward{GetParam().dtype, geometry, {}, Memories::all(Memory::channels_last)};
+  ForwardTensors<PointwiseGeometry> tensors(forward);
+  EXPECT_TRUE(able(gpu::pointwise_gpu_kernels(), tensors.arguments(forward), {"gpu_fragments"}).empty());
+  const Backward backward{GetParam().dtype, geometry, {}, Memories::all(Memory::channels_last)};
+  BackwardTensors<PointwiseGeometry> gradients(backward);
+  EXPECT_TRUE(able(pointwise_backward_kernels(), gradients.arguments(backward), {"gpu_fragments"}).empty());
+}
+
+/// A NaN in one position makes that one NaN, and no other; one in the weight its output's.
+TEST_P(PointwiseFragmentsGpu, NotANumber) {
+  const PointwiseGeometry geometry{{1, 72, 9, 31}, 40, 1, !is_half()};
+  constexpr std::int64_t kRow = 4, kColumn = 12, kOutput = 33;
+  const auto expect_one = [](const Array& y) {
+    for_each_index(y.sizes, [&](auto n, auto c, auto h, auto w) {
+      ASSERT_EQ(std::isnan(y.at(n, c, h, w).value), h == kRow && w == kColumn) << c << ' ' << h << ' ' << w;
+    });
+  };
+  for (const bool has_fusion : {false, true}) {
+    const Forward forward{GetParam().dtype,
+                          geometry,
+                          {.prologue = has_fusion, .activation = has_fusion ? Activation::relu : Activation::identity},
+                          Memories::all(Memory::channels_last)};
+    ForwardTensors<PointwiseGeometry> tensors(forward);
+    const Array x = tensors.x.values();
+    Array bad = x;
+    bad.at(0, 5, kRow, kColumn).value = NAN;
+    tensors.x.fill(bad);
+    const auto arguments = tensors.arguments(forward);
+    for_each_config(arguments, [&] {
+      tensors.y.wipe();
+      run(PointwiseGeometry::kForward, arguments, 1, 0xff);
+      expect_one(tensors.y.values());
+    });
+    tensors.x.fill(x);
+    Array weight = tensors.weight.values();
+    weight.at(kOutput, 71, 0, 0).value = NAN;
+    tensors.weight.fill(weight);
+    for_each_config(arguments, [&] {
+      tensors.y.wipe();
+      run(PointwiseGeometry::kForward, arguments, 1, 0xff);
+      const Array y = tensors.y.values();
+      for_each_index(y.sizes, [&](auto n, auto c, auto h, auto w) {
+        ASSERT_EQ(std::isnan(y.at(n, c, h, w).value), c == kOutput) << c << ' ' << h << ' ' << w;
+      });
+    });
+
+    const Backward backward{
+        GetParam().dtype,
+        geometry,
+        {.prologue = has_fusion, .gradient_prologue = has_fusion, .grad_weight = false, .grad_bias = false},
+        Memories::all(Memory::channels_last)};
+    BackwardTensors<PointwiseGeometry> gradients(backward);
+    Array grad_y = gradients.grad_y.values();
+    grad_y.at(0, 7, kRow, kColumn).value = NAN;
+    gradients.grad_y.fill(grad_y);
+    const auto of_gradient = gradients.arguments(backward);
+    for_each_config(of_gradient, [&] {
+      gradients.grad_x.wipe();
+      run(PointwiseGeometry::kBackward, of_gradient, 1, 0xff);
+      expect_one(gradients.grad_x.values());
+    });
+
+    // Of the weight's gradient those of the channel that has it.
+    const Backward of_weight{GetParam().dtype,
+                             geometry,
+                             {.prologue = has_fusion, .gradient_prologue = has_fusion, .grad_x = false},
+                             Memories::all(Memory::channels_last)};
+    BackwardTensors<PointwiseGeometry> of_positions(of_weight);
+    Array of_channel = of_positions.x.values();
+    of_channel.at(0, kOutput, kRow, kColumn).value = NAN;
+    of_positions.x.fill(of_channel);
+    const auto weight_arguments = of_positions.arguments(of_weight);
+    for_each_config(weight_arguments, [&] {
+      of_positions.grad_weight.wipe();
+      run(PointwiseGeometry::kBackward, weight_arguments, 1, 0xff);
+      const Array gradient = of_positions.grad_weight.values();
+      for_each_index(gradient.sizes, [&](auto m, auto c, auto h, auto w) {
+        ASSERT_EQ(std::isnan(gradient.at(m, c, h, w).value), c == kOutput) << m << ' ' << c;
+      });
+    });
+  }
+}
+
+}  // namespace
+}  // namespace fusedsc::reference
