@@ -163,9 +163,12 @@ Explanation explain_conv_bn_act_kernel(const Tensor& x, const Tensor& weight, co
   // An image's gradient is wanted by few.
   const Tensors4 gradients(x.requires_grad() ? operands.x : Tensor(), operands.weight, operands.bn_weight,
                            operands.bn_bias);
+  const c10::DeviceGuard guard(x.device());
+  const int threads = execution_on(x.device()).threads;
   return explanation(
-      explain_conv_bn_act(forward_arguments(operands, window, activation, eps, batch_statistics, y)),
-      explain_conv_bn_act_backward(backward_arguments(operands, window, activation, batch_statistics, y, gradients)));
+      explain_conv_bn_act(forward_arguments(operands, window, activation, eps, batch_statistics, y), threads),
+      explain_conv_bn_act_backward(backward_arguments(operands, window, activation, batch_statistics, y, gradients),
+                                   threads));
 }
 
 void register_kernels(torch::Library& m) {

@@ -281,7 +281,9 @@ Explanation explanation_of_chain(const Tensor& x, const ConvChainTensors& tensor
   for (ConvStage& stage : forward.stages) {
     if (!training) stage.raw = {};
   }
-  return explanation(explain_conv_chain(forward), explain_conv_chain_backward(backward));
+  const c10::DeviceGuard guard(x.device());
+  const int threads = execution_on(x.device()).threads;
+  return explanation(explain_conv_chain(forward, threads), explain_conv_chain_backward(backward, threads));
 }
 
 TORCH_LIBRARY_IMPL(fusedsc, CPU, m) { register_kernels(m); }

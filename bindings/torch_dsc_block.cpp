@@ -222,10 +222,12 @@ Explanation explain_dsc_block_kernel(const Tensor& given_x, const Tensor& dw_wei
   const Tensor grad_bn = stores_middle(recompute) ? empty_activation(d_sizes, x) : Tensor();
   const Tensors7 gradients(operands.x, operands.dw_weight, operands.dw_bias, operands.bn_weight, operands.bn_bias,
                            operands.pw_weight, operands.pw_bias);
-  const Explanation found =
-      explanation(explain_dsc_block(forward_arguments(operands, window, activation, eps, batch_statistics, y, d)),
-                  explain_dsc_block_backward(
-                      backward_arguments(operands, window, activation, batch_statistics, d, y, grad_bn, gradients)));
+  const c10::DeviceGuard guard(x.device());
+  const int threads = execution_on(x.device()).threads;
+  const Explanation found = explanation(
+      explain_dsc_block(forward_arguments(operands, window, activation, eps, batch_statistics, y, d), threads),
+      explain_dsc_block_backward(
+          backward_arguments(operands, window, activation, batch_statistics, d, y, grad_bn, gradients), threads));
   return layout.explained(found);
 }
 

@@ -38,7 +38,7 @@ Sizes conv_output_sizes(const Sizes& x, const Sizes& weight, const Window& windo
 void conv_bn_act(const ConvBnActArguments& arguments, const Execution& execution);
 std::size_t conv_bn_act_workspace_bytes(const ConvBnActArguments& arguments, int threads);
 Plan<ConvBnActArguments> plan_conv_bn_act(const ConvBnActArguments& arguments, int threads);
-std::vector<Candidate> explain_conv_bn_act(const ConvBnActArguments& arguments);
+std::vector<Candidate> explain_conv_bn_act(const ConvBnActArguments& arguments, int threads = 1);
 
 /// Its gradients. Any gradient with null data is not wanted.
 struct ConvBnActBackwardArguments {
@@ -57,6 +57,6 @@ struct ConvBnActBackwardArguments {
 void conv_bn_act_backward(const ConvBnActBackwardArguments& arguments, const Execution& execution);
 std::size_t conv_bn_act_backward_workspace_bytes(const ConvBnActBackwardArguments& arguments, int threads);
 Plan<ConvBnActBackwardArguments> plan_conv_bn_act_backward(const ConvBnActBackwardArguments& arguments, int threads);
-std::vector<Candidate> explain_conv_bn_act_backward(const ConvBnActBackwardArguments& arguments);
+std::vector<Candidate> explain_conv_bn_act_backward(const ConvBnActBackwardArguments& arguments, int threads = 1);
 
 }  // namespace fusedsc

@@ -66,7 +66,7 @@ bool reads_raw(const ConvChainArguments& chain, std::size_t stage);
 void conv_chain(const ConvChainArguments& arguments, const Execution& execution);
 std::size_t conv_chain_workspace_bytes(const ConvChainArguments& arguments, int threads);
 Plan<ConvChainArguments> plan_conv_chain(const ConvChainArguments& arguments, int threads);
-std::vector<Candidate> explain_conv_chain(const ConvChainArguments& arguments);
+std::vector<Candidate> explain_conv_chain(const ConvChainArguments& arguments, int threads = 1);
 
 /// Any of them with null data is not wanted.
 struct ConvStageGradients {
@@ -85,6 +85,6 @@ struct ConvChainBackwardArguments {
 void conv_chain_backward(const ConvChainBackwardArguments& arguments, const Execution& execution);
 std::size_t conv_chain_backward_workspace_bytes(const ConvChainBackwardArguments& arguments, int threads);
 Plan<ConvChainBackwardArguments> plan_conv_chain_backward(const ConvChainBackwardArguments& arguments, int threads);
-std::vector<Candidate> explain_conv_chain_backward(const ConvChainBackwardArguments& arguments);
+std::vector<Candidate> explain_conv_chain_backward(const ConvChainBackwardArguments& arguments, int threads = 1);
 
 }  // namespace fusedsc

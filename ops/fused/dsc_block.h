@@ -45,7 +45,7 @@ struct DscBlockArguments {
 void dsc_block(const DscBlockArguments& arguments, const Execution& execution);
 std::size_t dsc_block_workspace_bytes(const DscBlockArguments& arguments, int threads);
 Plan<DscBlockArguments> plan_dsc_block(const DscBlockArguments& arguments, int threads);
-std::vector<Candidate> explain_dsc_block(const DscBlockArguments& arguments);
+std::vector<Candidate> explain_dsc_block(const DscBlockArguments& arguments, int threads = 1);
 
 /// Gradients of the block; input-centric (Wang et al., DSXplore, section IV-B). Any gradient with null data is not
 /// wanted.
@@ -74,6 +74,6 @@ struct DscBlockBackwardArguments {
 void dsc_block_backward(const DscBlockBackwardArguments& arguments, const Execution& execution);
 std::size_t dsc_block_backward_workspace_bytes(const DscBlockBackwardArguments& arguments, int threads);
 Plan<DscBlockBackwardArguments> plan_dsc_block_backward(const DscBlockBackwardArguments& arguments, int threads);
-std::vector<Candidate> explain_dsc_block_backward(const DscBlockBackwardArguments& arguments);
+std::vector<Candidate> explain_dsc_block_backward(const DscBlockBackwardArguments& arguments, int threads = 1);
 
 }  // namespace fusedsc

@@ -87,7 +87,7 @@ template <class Arguments>
 std::string problem_text(const Arguments& arguments, int threads) {
   ProblemText text;
   visit_members(text, arguments);
-  if (arguments.x.device == Device::cpu) text.add("threads", threads);
+  if (input_of(arguments).device == Device::cpu) text.add("threads", threads);
   return text.text();
 }
 

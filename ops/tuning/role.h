@@ -120,11 +120,13 @@ const Kernel<Arguments>& kernel_named(std::span<const Kernel<Arguments>> kernels
 }
 
 /// The prior's config of a kernel that can run the arguments, or, where it does not fit, the first that does.
+/// `threads`: those that it is for, as what a kernel is made of is planned, too, and noted down where somebody records.
 template <class Arguments>
-Config fitting_config(const Role<Arguments>& role, const Kernel<Arguments>& kernel, const Arguments& arguments) {
+Config fitting_config(const Role<Arguments>& role, const Kernel<Arguments>& kernel, const Arguments& arguments,
+                      int threads) {
   try {
     const Config config = role.prior_config(kernel, arguments);
-    kernel.plan(arguments, config, 1);
+    kernel.plan(arguments, config, threads);
     return config;
   } catch (const Unsupported&) {
     return kernel.configs(arguments).at(0);
@@ -176,9 +178,9 @@ struct Found {
 template <class Arguments>
 Found<Arguments> predicted(const Role<Arguments>& role, const Arguments& arguments, int threads) {
   const Choice<Arguments> prior = role.prior(arguments);
-  const std::shared_ptr<const RoleTrees> trees = prior ? ranking_of(role.name, arguments.x.device) : nullptr;
+  const std::shared_ptr<const RoleTrees> trees = prior ? ranking_of(role.name, input_of(arguments).device) : nullptr;
   if (!trees || trees->margin >= 1) return {prior, "prior"};
-  Predictions predictions(*trees, problem_text(arguments, threads), machine_of(arguments.x.device));
+  Predictions predictions(*trees, problem_text(arguments, threads), machine_of(input_of(arguments).device));
   const std::optional<double> of_prior = predictions.microseconds(prior.kernel->name, prior.config);
   if (!of_prior) return {prior, "prior"};
   Found<Arguments> best{prior, "prior"};
@@ -208,7 +210,7 @@ std::optional<Choice<Arguments>> given_choice(const Role<Arguments>& role, const
   const Forced wanted = read_choice("config", role.name, given);
   const Kernel<Arguments>& kernel = kernel_named(role.kernels(), wanted.kernel);
   if (!kernel.unsupported(arguments).empty()) return {};
-  const Config config = wanted.config ? *wanted.config : fitting_config(role, kernel, arguments);
+  const Config config = wanted.config ? *wanted.config : fitting_config(role, kernel, arguments, threads);
   if (!fits(role, arguments, threads, wanted.kernel, config)) return {};
   return Choice<Arguments>{&kernel, config};
 }
@@ -227,14 +229,14 @@ Found<Arguments> find(const Role<Arguments>& role, const Arguments& arguments, i
       throw Unsupported(std::string(role.name) + ": " + kernel.name +
                         " is forced, but cannot run these arguments: " + reason + reasons(role, arguments));
     }
-    return {{&kernel, wanted->config ? *wanted->config : fitting_config(role, kernel, arguments)}, "forced"};
+    return {{&kernel, wanted->config ? *wanted->config : fitting_config(role, kernel, arguments, threads)}, "forced"};
   }
   if (!given.empty()) {
     const CompilingAllowed compiling;
     if (const auto choice = given_choice(role, arguments, threads, given)) return {*choice, "given"};
   }
-  if (knows_choices(role.name, arguments.x.device)) {
-    const auto known = known_choice(role.name, arguments.x.device, problem_text(arguments, threads),
+  if (knows_choices(role.name, input_of(arguments).device)) {
+    const auto known = known_choice(role.name, input_of(arguments).device, problem_text(arguments, threads),
                                     [&](const std::string& kernel, const Config& config) {
                                       return fits(role, arguments, threads, kernel, config);
                                     });
@@ -248,9 +250,9 @@ Found<Arguments> find(const Role<Arguments>& role, const Arguments& arguments, i
 template <class Arguments>
 std::vector<Choice<Arguments>> ranked(const Role<Arguments>& role, const Arguments& arguments, int threads) {
   std::vector<Choice<Arguments>> choices;
-  const std::shared_ptr<const RoleTrees> trees = ranking_of(role.name, arguments.x.device);
+  const std::shared_ptr<const RoleTrees> trees = ranking_of(role.name, input_of(arguments).device);
   if (!trees) return choices;
-  Predictions predictions(*trees, problem_text(arguments, threads), machine_of(arguments.x.device));
+  Predictions predictions(*trees, problem_text(arguments, threads), machine_of(input_of(arguments).device));
   std::vector<std::pair<double, Choice<Arguments>>> timed;
   for (const Kernel<Arguments>& kernel : role.kernels()) {
     if (!trees->kernels.contains(kernel.name) || !kernel.unsupported(arguments).empty()) continue;
@@ -268,8 +270,8 @@ template <class Arguments>
 class ProblemOf : public Problem {
  public:
   ProblemOf(const Role<Arguments>& role, const Arguments& arguments, int threads)
-      : Problem(role.name, problem_text(arguments, threads), result_text(arguments, threads), arguments.x.device,
-                threads),
+      : Problem(role.name, problem_text(arguments, threads), result_text(arguments, threads),
+                input_of(arguments).device, threads),
         role_(role),
         arguments_(arguments) {}
 
@@ -302,7 +304,7 @@ class ProblemOf : public Problem {
         const std::size_t next = one.next++;
         const bool is_first = next == 0;
         offer({one.kernel,
-               is_first ? fitting_config(role_, *one.kernel, arguments_) : one.configs[one.places[next - 1]]});
+               is_first ? fitting_config(role_, *one.kernel, arguments_, threads) : one.configs[one.places[next - 1]]});
         any = true;
       }
       return any;
@@ -363,7 +365,7 @@ class ProblemOf : public Problem {
   };
   std::vector<Able> able_kernels() const {
     const CompilingAllowed compiling(candidates_are_compiled());
-    const std::shared_ptr<const RoleTrees> trees = ranking_of(role_.name, arguments_.x.device);
+    const std::shared_ptr<const RoleTrees> trees = ranking_of(role_.name, input_of(arguments_).device);
     std::vector<Able> able;
     for (const Kernel<Arguments>& kernel : role_.kernels()) {
       if (!kernel.unsupported(arguments_).empty()) continue;
@@ -403,8 +405,9 @@ Plan<Arguments> plan_chosen(const Role<Arguments>& role, const Arguments& argume
                       ": no implementation can run these arguments:" + reasons(role, arguments));
   }
   std::shared_ptr<Problem> problem;
-  if (is_recording() && why != std::string_view("given")) {  // whatever was measured of the problem, it is not taken
-    problem = record(role.name, problem_text(arguments, threads), arguments.x.device,
+  // Whatever was measured of what is given with a call, it is not taken.
+  if (is_recording() && why != std::string_view("given") && can_be_repeated(arguments)) {
+    problem = record(role.name, problem_text(arguments, threads), input_of(arguments).device,
                      [&] { return std::make_shared<ProblemOf<Arguments>>(role, arguments, threads); });
   }
   const PlanningWithin within;
@@ -413,7 +416,7 @@ Plan<Arguments> plan_chosen(const Role<Arguments>& role, const Arguments& argume
   plan.unchecked_run = [chosen = Chosen{role.name, choice.kernel->name, choice.config, why, microseconds}, problem,
                         run = std::move(plan.unchecked_run)](const Arguments& like, const Execution& execution) {
     if (problem) ++problem->calls;
-    note(chosen, like.x);
+    note(chosen, input_of(like));
     run(like, execution);
   };
   return plan;

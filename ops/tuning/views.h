@@ -51,6 +51,21 @@ class EachView {
   Function function_;
 };
 
+/// The tensor that says where arguments are: x, or, of a backward pass that has its forward's arguments, theirs.
+template <class Arguments>
+const ConstTensorView& input_of(const Arguments& arguments) {
+  if constexpr (requires { arguments.x; }) return arguments.x;
+  else return arguments.forward.x;
+}
+
+/// Whether they can be run again, by whom and whenever: not what calls back whoever called first.
+template <class Arguments>
+bool can_be_repeated(const Arguments& arguments) {
+  if constexpr (requires { arguments.merge; }) return arguments.merge == nullptr;
+  else if constexpr (requires { arguments.forward.merge; }) return arguments.forward.merge == nullptr;
+  else return true;
+}
+
 /// Elements of a view lie in [first, first + count) from its address on; strides may be negative.
 struct Extent {
   std::int64_t first = 0, count = 0;

@@ -1,4 +1,7 @@
 /// The fused blocks on a GPU: the chains of its operators, in every mode.
+#include <algorithm>
+#include <set>
+
 #include "gpu/gpu_under_test.h"
 #include "ops/conv_chain_verify.h"
 #include "ops/dsc_block_verify.h"
@@ -61,15 +64,43 @@ TEST_P(FusedBlocksGpu, DscBlockInference) { for_each_case(inference_cases(GetPar
 /// By each kernel of the registry that can, with some of its configs.
 TEST_P(FusedBlocksGpu, DscBlockInferenceByForce) {
   const std::vector<DscBlockCase> cases = inference_cases(GetParam());
-  std::map<std::string, int> runs;
+  ForcedRuns runs;
+  std::size_t turn = 0;
   for_each_case(cases, [&](const DscBlockCase& block) {
-    verify_dsc_block_kernels(block, "dsc_block.forward", 2, verify_dsc_block, runs);
+    verify_dsc_block_kernels(block, "dsc_block.forward", 2, turn++, verify_dsc_block, runs);
   });
   if (cases.empty()) return;
-  EXPECT_GE(runs["composed"], static_cast<int>(cases.size()));
+  EXPECT_GE(runs_of(runs, "composed"), static_cast<int>(cases.size()));
   if (runs.size() == 1) GTEST_SKIP() << "this GPU is no Hopper";
-  EXPECT_GE(runs["gpu_hopper"], 10);
-  EXPECT_GE(runs["gpu_hopper_narrow"], 4);
+  EXPECT_GE(runs_of(runs, "gpu_hopper"), 10);
+  EXPECT_GE(runs_of(runs, "gpu_hopper_narrow"), 4);
+}
+
+/// Every config that is listed can be planned, and nothing else: a number more or less in any of its words is said to
+/// be none.
+TEST_P(FusedBlocksGpu, DscBlockConfigsAreThoseListed) {
+  for (const DscBlockCase& block : inference_cases(GetParam())) {
+    DscBlockForward tensors(block);
+    const DscBlockArguments arguments = tensors.arguments(block);
+    const auto plan = [&] { plan_dsc_block(arguments, 1); };
+    const std::vector<std::string> all = some_choices_of("dsc_block.forward", kAllConfigs, 0, plan);
+    EXPECT_EQ(std::set(all.begin(), all.end()).size(), all.size());
+    std::size_t number = 0;
+    for (const std::string& choice : all) {
+      if (++number % 7 != 0 || !choice.starts_with("gpu_hopper")) continue;
+      EXPECT_EQ(what_is_said("dsc_block.forward", choice, plan), "nothing") << choice;
+      const tuning::ChoiceWords words = tuning::words_of(choice);
+      for (const tuning::Knob knob : {tuning::Knob::channels, tuning::Knob::rows, tuning::Knob::columns,
+                                      tuning::Knob::groups, tuning::Knob::stages}) {
+        tuning::Config other = words.parsed_config();
+        ++other[knob];
+        const std::string wrong = std::string(words.kernel) + '/' + tuning::printed(other);
+        if (std::find(all.begin(), all.end(), wrong) != all.end()) continue;
+        EXPECT_NE(what_is_said("dsc_block.forward", wrong, plan).find("there is no kernel with "), std::string::npos)
+            << wrong;
+      }
+    }
+  }
 }
 
 /// No tap, and no channel's scale, so small that it makes anything but the activation's bound of a large number.
@@ -175,6 +206,8 @@ TEST_P(FusedBlocksGpu, ConvChainBackwardEdges) {
 TEST_P(FusedBlocksGpu, ConvChainBackwardRandom) {
   for_each_case(random_conv_chains(GetParam().dtype), verify_conv_chain_backward);
 }
+
+TEST_P(FusedBlocksGpu, ConvChainByForce) { verify_conv_chains_by_force(GetParam().dtype, 7); }
 
 TEST_P(FusedBlocksGpu, EmptyBatch) {
   verify_empty_conv_chain(GetParam().dtype);

@@ -18,6 +18,7 @@
 #include "fusedsc/forward/pointwise.h"
 #include "fusedsc/forward/sliding_channel.h"
 #include "fusedsc/forward/sparse.h"
+#include "fusedsc/fused/members.h"
 #include "fusedsc/tuning/recorder.h"
 #include "host_executor/executor.h"
 #include "host_executor/problem_reading.h"
@@ -91,6 +92,15 @@ class Fitting {
     } else if (role.starts_with("sliding_channel_conv2d.")) {
       if (is_forward) plan_sliding_channel_conv2d(problem_from<SlidingChannelArguments>(problem), 1);
       else plan_sliding_channel_conv2d_backward(problem_from<SlidingChannelBackwardArguments>(problem), 1);
+    } else if (role.starts_with("dsc_block.")) {
+      if (is_forward) plan_dsc_block(problem_from<DscBlockArguments>(problem), 1);
+      else plan_dsc_block_backward(problem_from<DscBlockBackwardArguments>(problem), 1);
+    } else if (role.starts_with("conv_bn_act.")) {
+      if (is_forward) plan_conv_bn_act(problem_from<ConvBnActArguments>(problem), 1);
+      else plan_conv_bn_act_backward(problem_from<ConvBnActBackwardArguments>(problem), 1);
+    } else if (role.starts_with("conv_chain.")) {
+      if (is_forward) plan_conv_chain(problem_from<ConvChainArguments>(problem), 1);
+      else plan_conv_chain_backward(problem_from<ConvChainBackwardArguments>(problem), 1);
     } else {
       check(role == "sparse_conv2d.forward", "there is no role ", role);
       plan_sparse_conv2d(problem_from<SparseArguments>(problem), 1);

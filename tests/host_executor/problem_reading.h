@@ -18,8 +18,9 @@
 
 namespace fusedsc {
 
-/// A visitor of FUSEDSC_MEMBERS. Throws InvalidArgument for a value that it cannot read. What there is no member for it
-/// leaves out: problem_text() of the result says whether it was all.
+/// A visitor of FUSEDSC_MEMBERS: numbers that are left out are 0, whatever they are by default. Throws InvalidArgument
+/// for a value that it cannot read. What there is no member for it leaves out: problem_text() of the result says
+/// whether it was all.
 class ProblemReading {
  public:
   explicit ProblemReading(std::string_view text) {
@@ -98,16 +99,33 @@ class ProblemReading {
   void read(std::string_view name, bool& value) { value = value_of(name).has_value(); }
   template <class T>
   requires(std::is_integral_v<T> || std::is_enum_v<T>) void read(std::string_view name, T& value) {
-    if (const auto text = value_of(name)) value = static_cast<T>(number<std::int64_t>(text->substr(1)));
+    const auto text = value_of(name);
+    value = static_cast<T>(text ? number<std::int64_t>(text->substr(1)) : 0);
   }
   void read(std::string_view name, double& value) {
-    if (const auto text = value_of(name)) value = number<double>(text->substr(1));
+    const auto text = value_of(name);
+    value = text ? number<double>(text->substr(1)) : 0;
   }
   void read(std::string_view name, Activation& value) {
-    if (const auto text = value_of(name)) value = activation_from_name(std::string(text->substr(1)));
+    const auto text = value_of(name);
+    value = text ? activation_from_name(std::string(text->substr(1))) : Activation::identity;
   }
   void read(std::string_view name, std::string& value) {
     if (const auto text = value_of(name)) value = text->substr(2, text->size() - 3);  // ="..."
+  }
+  template <class T>
+  void read(std::string_view name, std::optional<T>& value) {
+    if (!value_of(std::string(name) + "_is_given")) return;
+    value.emplace();
+    read(name, *value);
+  }
+  template <class T>
+  void read(std::string_view name, std::vector<T>& values) {
+    std::size_t count = 0;
+    read(std::string(name) + "_count", count);
+    check(count < 1000, "\"", name, "\" is a list of ", count);
+    values.resize(count);
+    for (std::size_t i = 0; i < count; ++i) read(std::string(name) + std::to_string(i), values[i]);
   }
   template <class T>
   void read(std::string_view name, T*& pointer) {
@@ -115,7 +133,8 @@ class ProblemReading {
   }
   template <std::size_t kCount>
   void read(std::string_view name, std::array<std::int64_t, kCount>& values) {
-    if (auto text = value_of(name)) values = list<kCount>(*text);
+    auto text = value_of(name);
+    values = text ? list<kCount>(*text) : std::array<std::int64_t, kCount>();
   }
   template <class Pointer>
   void read(std::string_view name, BasicTensorView<Pointer>& tensor) {

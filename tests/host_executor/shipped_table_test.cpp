@@ -11,7 +11,11 @@
 #include "fusedsc/tuning/store/store.h"
 #include "fusedsc/tuning/store/tables.h"
 #include "fusedsc/tuning/trace.h"
+#include "gpu/gpu_under_test.h"
 #include "host_executor/fitting.h"
+#include "ops/conv_bn_act_cases.h"
+#include "ops/conv_chain_verify.h"
+#include "ops/dsc_block_verify.h"
 
 namespace fusedsc {
 namespace {
@@ -111,6 +115,53 @@ TEST(Fitting, KnowsConvolutionsThatSkipZeros) {
   EXPECT_NE(fitting.why_not(role, problem, "gpu_lists/channels=64 columns=8 rows=3 warps=8 splits=1"), "");
   EXPECT_NE(fitting.why_not(role, problem, "gpu_lists"), "");
   EXPECT_NE(fitting.why_not(role, problem, "cpu"), "") << "the map is on a GPU";
+}
+
+/// Of blocks, whose problems have parts that may not be given, and lists of such.
+TEST(Fitting, KnowsBlocks) {
+  using namespace reference;
+  use_memory(gpu_memory());
+  align_tensors(true);
+  const auto why_not = [](const char* role, const auto& arguments, const std::string& choice) {
+    return Fitting(132).why_not(role, tuning::problem_text(arguments, 1), choice);
+  };
+  const Memories memories = Memories::all(Memory::channels_last);
+  const ConvBnActCase first{
+      .dtype = DataType::float16, .x = {2, 3, 16, 32}, .outputs = 32, .window = centered(3, 2), .memories = memories};
+  ConvBnActForward convolution(first);
+  ConvBnActBackward gradients(first);
+  EXPECT_EQ(why_not("conv_bn_act.forward", convolution.arguments(first), "gpu/channels=32 rows=4"), "");
+  EXPECT_NE(why_not("conv_bn_act.forward", convolution.arguments(first), "gpu/channels=24 rows=4"), "");
+  EXPECT_EQ(why_not("conv_bn_act.backward", gradients.arguments(first), "gpu/rows=2"), "");
+
+  const DscBlockCase block{.dtype = DataType::float16,
+                           .depthwise = {{2, 32, 14, 14}, centered(3)},
+                           .outputs = 16,
+                           .training = false,
+                           .overlap = {},
+                           .memories = memories};
+  DscBlockForward fused(block);
+  EXPECT_EQ(why_not("dsc_block.forward", fused.arguments(block), "composed"), "");
+  EXPECT_EQ(why_not("dsc_block.forward", fused.arguments(block), "gpu_hopper/channels=32 columns=16 rows=14"), "");
+  DscBlockCase slides = block;
+  slides.overlap = 0.5;
+  slides.groups = 2;
+  DscBlockBackward sliding(slides);
+  EXPECT_EQ(why_not("dsc_block.backward", sliding.arguments(slides), "composed"), "");
+
+  for (ConvChainCase chain : conv_chain_edges(DataType::float16)) {
+    chain.memories = memories;
+    ConvChainTensors tensors(chain);
+    ConvChainArguments arguments = tensors.arguments(chain);
+    EXPECT_EQ(why_not("conv_chain.forward", arguments, "composed"), "") << testing::PrintToString(chain);
+    if (chain.training) EXPECT_NE(why_not("conv_chain.forward", arguments, "inference"), "");
+    ConvChainBackward backward(chain);
+    EXPECT_EQ(why_not("conv_chain.backward", backward.arguments(chain), "composed"), "");
+    if (chain.training || chain.branch_scale) continue;
+    for (ConvStage& stage : arguments.stages) stage.raw = {};
+    EXPECT_EQ(why_not("conv_chain.forward", arguments, "inference"), "");
+  }
+  align_tensors(false);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 /// problems that are noted down to be measured.
 #include "fusedsc/tuning/choices.h"
 
+#include <algorithm>
 #include <cstring>
 #include <deque>
 #include <set>
@@ -30,6 +31,34 @@ TEST_F(ChoicesTest, InTheirOrder) {
   EXPECT_EQ(ran(), "cpu: table, 7 us");
   set("FUSEDSC_TABLE", "");
   EXPECT_EQ(ran(), "cpu_planes: prior");
+}
+
+/// A name with a byte that is zero is printed whole, and what there is behind it.
+TEST(Messages, GoOnBehindZeroBytes) {
+  const auto with_zero = [](std::string text) {
+    std::replace(text.begin(), text.end(), '@', '\0');
+    return text;
+  };
+  const auto said = [](const auto& call) -> std::string {
+    try {
+      call();
+    } catch (const std::exception& error) {
+      return error.what();
+    }
+    return "nothing";
+  };
+  const auto says = [](const std::string& message, const std::string& part) {
+    EXPECT_NE(message.find(part), std::string::npos) << message;
+  };
+  const auto forced = [&](const std::string& role, const std::string& choice) {
+    return said([&] { tuning::force(with_zero(role), with_zero(choice)); });
+  };
+  says(forced("depth@wise", "cpu"), "unknown role \"depth\\0wise\"; there are ");
+  says(forced(kRole, "c@pu@"), "has no kernel \"c\\0pu\\0\"; there are ");
+  says(forced(kRole, "cpu/r@ows=2"), "\"r\\0ows\" is no word of one; there are channels, ");
+  says(forced(kRole, "cpu/rows=2@"), "\"rows=2\\0\" is not a word, an equals sign and a number");
+  says(said([&] { activation_from_name(with_zero("re@lu")); }), "unknown name \"re\\0lu\"; use one of ");
+  EXPECT_STREQ(Unsupported(with_zero("@a@@b")).what(), "\\0a\\0\\0b");
 }
 
 TEST_F(ChoicesTest, ExplainSaysTheSame) {

@@ -1,4 +1,5 @@
 #include "ops/conv_bn_act_cases.h"
+#include "ops/forced_choices.h"
 
 namespace fusedsc::reference {
 namespace {
@@ -15,7 +16,37 @@ TEST_P(ConvBnActOf, BackwardActivations) {
   for_each_case(conv_bn_act_activations(GetParam()), verify_conv_bn_act_backward);
 }
 TEST_P(ConvBnActOf, BackwardRandom) { for_each_case(random_conv_bn_acts(GetParam()), verify_conv_bn_act_backward); }
+TEST_P(ConvBnActOf, ByForce) {
+  ForcedRuns forward, backward;
+  std::size_t number = 0;
+  for_each_case(conv_bn_act_edges(GetParam()), [&](const ConvBnActCase& block) {
+    if (++number % 5 != 0) return;
+    verify_by_some(
+        "conv_bn_act.forward", 1, 0, [&] { verify_conv_bn_act(block); }, forward);
+    verify_by_some(
+        "conv_bn_act.backward", 1, 0, [&] { verify_conv_bn_act_backward(block); }, backward);
+  });
+  EXPECT_GT(forward["composed"], 0);
+  EXPECT_GT(backward["composed"], 0);
+}
 TEST_P(ConvBnActOf, EmptyBatch) { verify_empty_conv_bn_act(GetParam()); }
+
+/// What is said is what runs.
+TEST(ConvBnActExplain, SaysWhatRuns) {
+  const ConvBnActCase block{.x = {2, 3, 8, 8}, .outputs = 4, .window = centered(3, 2)};
+  ConvBnActForward forward(block);
+  ConvBnActBackward backward(block);
+  const ConvBnActArguments arguments = forward.arguments(block);
+  const ConvBnActBackwardArguments gradients = backward.arguments(block);
+  EXPECT_EQ(
+      expect_explained("conv_bn_act.forward", explain_conv_bn_act(arguments), [&] { run(kConvBnAct, arguments); }),
+      "composed");
+  EXPECT_EQ(expect_explained("conv_bn_act.backward", explain_conv_bn_act_backward(gradients),
+                             [&] { run(kConvBnActBackward, gradients); }),
+            "composed");
+  EXPECT_EQ(what_is_said("conv_bn_act.forward", "composed/rows=3", [&] { run(kConvBnAct, arguments); }),
+            "composed: there is nothing to choose about it, but its config is rows=3");
+}
 
 TEST(ConvBnActChecks, SayWhatIsWrong) {
   const ConvBnActCase block{.x = {2, 3, 8, 8}, .outputs = 4, .window = centered(3, 2)};

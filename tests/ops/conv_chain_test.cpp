@@ -23,6 +23,7 @@ TEST_P(ConvChainOf, InvertedResiduals) {
   for_each_case(inverted_residual_chains(GetParam()), verify_conv_chain_inference);
   for_each_case(inverted_residual_chains(GetParam()), verify_conv_chain_backward);
 }
+TEST_P(ConvChainOf, ByForce) { verify_conv_chains_by_force(GetParam(), 2); }
 TEST_P(ConvChainOf, EmptyBatch) { verify_empty_conv_chain(GetParam()); }
 
 class ConvChainOn : public EachTarget {};
@@ -109,14 +110,101 @@ TEST(ConvChainChecks, Backward) {
   verify_execution(kConvChainBackward, right);
 }
 
-TEST(ConvChainExplain, NamesTheReason) {
+/// A chain in eval mode of which nothing is kept.
+struct InferenceChain {
   ConvChainCase chain = usual_chains().front();
-  chain.training = false;
-  ConvChainTensors tensors(chain);
-  ConvChainArguments arguments = tensors.arguments(chain);
-  EXPECT_EQ(explain_conv_chain(arguments)[0].why_not, "raw results are to be kept");
-  for (ConvStage& stage : arguments.stages) stage.raw = {};
-  EXPECT_TRUE(explain_conv_chain(arguments)[0].taken);
+  ConvChainTensors tensors{chain};
+  ConvChainArguments arguments;
+
+  InferenceChain() {
+    chain.training = false;
+    arguments = tensors.arguments(chain);
+    for (ConvStage& stage : arguments.stages) stage.raw = {};
+  }
+};
+
+TEST(ConvChainExplain, NamesTheReason) {
+  InferenceChain inference;
+  ConvChainArguments keeps = inference.tensors.arguments(inference.chain);
+  EXPECT_EQ(explain_conv_chain(keeps)[0].why_not, "raw results are to be kept");
+  EXPECT_TRUE(explain_conv_chain(inference.arguments)[0].taken);
+}
+
+/// What it says is what runs, as the prior has it; and what is forced.
+TEST(ConvChainExplain, SaysWhatRuns) {
+  InferenceChain inference;
+  const ConvChainArguments& arguments = inference.arguments;
+  const auto forward = [&] { run(kConvChain, arguments); };
+  EXPECT_EQ(expect_explained("conv_chain.forward", explain_conv_chain(arguments), forward), "inference");
+  const Forced forced("conv_chain.forward", "composed");
+  const std::vector<Candidate> candidates = explain_conv_chain(arguments);
+  EXPECT_FALSE(candidates[0].taken);
+  EXPECT_EQ(candidates[0].why_not, "");
+  EXPECT_TRUE(candidates[1].taken);
+  EXPECT_EQ(candidates[1].why, "forced");
+
+  ConvChainBackward backward(right_chain());
+  const ConvChainBackwardArguments gradients = backward.arguments(right_chain());
+  EXPECT_EQ(expect_explained("conv_chain.backward", explain_conv_chain_backward(gradients),
+                             [&] { run(kConvChainBackward, gradients); }),
+            "composed");
+}
+
+TEST(ConvChainExplain, ForceSaysWhatItCannot) {
+  ConvChainTensors tensors(right_chain());
+  const ConvChainArguments arguments = tensors.arguments(right_chain());
+  const auto said = [&](const char* choice) {
+    return what_is_said("conv_chain.forward", choice, [&] { run(kConvChain, arguments); });
+  };
+  EXPECT_EQ(said("inference"),
+            "conv_chain.forward: inference is forced, but cannot run these arguments: it is for eval mode\n"
+            "  inference: it is for eval mode\n  composed: it can");
+  EXPECT_EQ(said("composed/rows=3"), "composed: there is nothing to choose about it, but its config is rows=3");
+  verify_conv_chain(right_chain());
+}
+
+/// What its kernels are made of comes to light as they are tried: for as many threads as it is for itself.
+TEST(ConvChainRecorded, ForTheSameThreads) {
+  constexpr int kThreads = 3;
+  InferenceChain inference;
+  tuning::start_recording();
+  plan_conv_chain(inference.arguments, kThreads);
+  std::vector<std::string> choices;
+  for (const auto& problem : tuning::recorded_problems()) {
+    if (std::string_view(problem->role) == "conv_chain.forward") choices = problem->candidates(8);
+  }
+  tuning::stop_recording();
+  EXPECT_EQ(choices, (std::vector<std::string>{"inference", "composed"}));
+  EXPECT_GT(tuning::recorded_problems().size(), 3u);
+  for (const auto& problem : tuning::recorded_problems()) {
+    EXPECT_EQ(problem->threads, kThreads) << problem->role << " of " << problem->text;
+    EXPECT_EQ(problem->depth == 0, std::string_view(problem->role) == "conv_chain.forward") << problem->role;
+  }
+}
+
+/// What merges with other processes can be run by nobody but its caller: the chain is not noted down to be measured,
+/// but what it is made of is.
+TEST(ConvChainRecorded, NotWhatCallsBack) {
+  const ConvChainMerge merge{[](auto&&...) {}, [](auto&&...) {}};
+  for (const bool merges : {false, true}) {
+    ConvChainCase chain = right_chain();
+    chain.branch_scale = false;
+    ConvChainTensors forward(chain);
+    ConvChainBackward backward(chain);
+    ConvChainArguments arguments = forward.arguments(chain);
+    ConvChainBackwardArguments gradients = backward.arguments(chain);
+    if (merges) arguments.merge = gradients.forward.merge = &merge;
+    tuning::start_recording();
+    plan_conv_chain(arguments, 1);
+    plan_conv_chain_backward(gradients, 1);
+    tuning::stop_recording();
+    std::map<std::string, int> met;
+    for (const auto& problem : tuning::recorded_problems()) ++met[problem->role];
+    EXPECT_EQ(met["conv_chain.forward"], merges ? 0 : 1);
+    EXPECT_EQ(met["conv_chain.backward"], merges ? 0 : 1);
+    EXPECT_GT(met["pointwise_conv2d.forward"], 0);
+    EXPECT_GT(met["depthwise_conv2d.backward"], 0);
+  }
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "ops/conv_chain_tensors.h"
+#include "ops/forced_choices.h"
 #include "ops/verify.h"
 
 namespace fusedsc::reference {
@@ -113,6 +114,28 @@ inline void verify_gradients_alone(const ConvChainCase& chain) {
   for (std::size_t i = 0; i < expected.outputs.size(); ++i) {
     verify(kConvChainBackward, expected.alone[i], {expected.outputs[i]});
   }
+}
+
+/// By each kernel of the registry that can, in every mode; of some of the cases, one of `every`.
+inline void verify_conv_chains_by_force(DataType dtype, std::size_t every) {
+  ForcedRuns forward, inference, backward;
+  std::size_t number = 0;
+  for_each_case(conv_chain_edges(dtype), [&](const ConvChainCase& chain) {
+    if (++number % every != 0) return;
+    const auto by_all = [](const char* role, const auto& verify, ForcedRuns& runs) {
+      verify_by_some(role, kAllConfigs, 0, verify, runs);
+    };
+    by_all(
+        "conv_chain.forward", [&] { verify_conv_chain(chain); }, forward);
+    by_all(
+        "conv_chain.forward", [&] { verify_conv_chain_inference(chain); }, inference);
+    by_all(
+        "conv_chain.backward", [&] { verify_conv_chain_backward(chain); }, backward);
+  });
+  EXPECT_GT(forward["composed"], 0);
+  EXPECT_GT(inference["composed"], inference["inference"]);  // there are branch scales
+  EXPECT_GT(inference["inference"], 0);
+  EXPECT_GT(backward["composed"], 0);
 }
 
 inline void verify_empty_conv_chain(DataType dtype) {

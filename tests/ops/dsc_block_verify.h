@@ -1,16 +1,12 @@
 /// How the fused block is verified, on the CPU or on a GPU.
 #pragma once
 
-#include <algorithm>
 #include <cmath>
-#include <map>
 #include <string>
-#include <string_view>
 #include <vector>
 
-#include "fusedsc/tuning/recorder.h"
 #include "ops/dsc_block_tensors.h"
-#include "ops/forced.h"
+#include "ops/forced_choices.h"
 #include "ops/verify.h"
 
 namespace fusedsc::reference {
@@ -94,40 +90,18 @@ inline void verify_frozen_dsc_block(const DscBlockCase& block) {
   });
 }
 
-/// Of a role, what `call` could run: "kernel" or "kernel/config", of each kernel some from all over its list.
-template <class Call>
-std::vector<std::string> some_choices_of(std::string_view role, std::size_t of_each, const Call& call) {
-  tuning::start_recording();
-  call();
-  tuning::stop_recording();
-  std::map<std::string, std::vector<std::string>> of_kernels;
-  for (const auto& problem : tuning::recorded_problems()) {
-    if (problem->role != role) continue;
-    for (const std::string& choice : problem->choices())
-      of_kernels[choice.substr(0, choice.find('/'))].push_back(choice);
-  }
-  std::vector<std::string> some;
-  for (const auto& [kernel, choices] : of_kernels) {
-    const std::vector<std::size_t> places = tuning::spread_places(choices.size());
-    for (std::size_t i = 0; i < std::min(of_each, places.size()); ++i) some.push_back(choices[places[i]]);
-  }
-  return some;
-}
-
-/// verify(block) with each of them, by force; counts them in `runs`, by kernel. In 16 bits only with what rounds
-/// where the reference does: "composed" stores what lies between the convolutions, and so rounds it.
+/// By some kernels and configs of a role, by force. In 16 bits only with what rounds where the reference does:
+/// "composed" stores what lies between the convolutions, and so rounds it.
 template <class Verify>
-void verify_dsc_block_kernels(const DscBlockCase& block, const char* role, std::size_t of_each, const Verify& verify,
-                              std::map<std::string, int>& runs) {
-  for (const std::string& choice : some_choices_of(role, of_each, [&] { verify(block); })) {
-    const bool rounds = block.rounds_d() && block.rounds_grad_bn();
-    if (size_of(block.dtype) == 2 && choice.starts_with("composed") && !rounds) continue;
-    if (size_of(block.dtype) == 2 && choice.starts_with("cpu_fused") && (block.rounds_d() || block.rounds_grad_bn()))
-      continue;
-    verify_by(role, choice, [&] { verify(block); });
-    ++runs[choice.substr(0, choice.find('/'))];
-    if (testing::Test::HasFailure()) return;
-  }
+void verify_dsc_block_kernels(const DscBlockCase& block, const char* role, std::size_t of_each, std::size_t turn,
+                              const Verify& verify, ForcedRuns& runs) {
+  const auto skips = [&](const std::string& choice) {
+    if (size_of(block.dtype) != 2) return false;
+    if (kernel_of(choice) == "composed") return !(block.rounds_d() && block.rounds_grad_bn());
+    return kernel_of(choice) == "cpu_fused" && (block.rounds_d() || block.rounds_grad_bn());
+  };
+  verify_by_some(
+      role, of_each, turn, [&] { verify(block); }, runs, skips);
 }
 
 }  // namespace fusedsc::reference

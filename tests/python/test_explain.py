@@ -45,6 +45,24 @@ def test_names_the_implementation_that_runs(name):
         assert not taken[0].why_not
 
 
+@pytest.mark.parametrize("name", ["dsc_block", "conv_bn_act", "conv_chain"])
+def test_blocks_say_why_and_with_what_config(name):
+    args, kwargs = call(name)
+    explanation = fusedsc.explain(name, *args, **kwargs)
+    taken = [c for c in explanation.candidates if c.taken]
+    assert [(c.direction, c.why) for c in taken] == [("forward", "prior"), ("backward", "prior")]
+    assert str(explanation).count("taken (prior)") == 2
+    for one in taken:
+        fused = "rows=" if one.implementation == "cpu_fused" else ""
+        assert one.config.startswith(fused)
+        with fusedsc.force(f"{name}.{one.direction}", one.implementation):
+            (forced,) = [c for c in fusedsc.explain(name, *args, **kwargs).candidates
+                         if c.taken and c.direction == one.direction]  # fmt: skip
+            assert (forced.implementation, forced.config, forced.why) == (one.implementation, one.config, "forced")
+    if name == "dsc_block" and device().type == "cpu":
+        assert {c.implementation for c in taken} == {"cpu_fused"}
+
+
 def gate():
     names = ("se_reduce_weight", "se_reduce_bias", "se_expand_weight", "se_expand_bias")
     return dict(zip(names, (torch.randn(3, 8, 1, 1), torch.ones(3), torch.randn(8, 3, 1, 1), None), strict=True))

@@ -72,6 +72,25 @@ def test_a_candidate_that_fails_is_a_row(task, monkeypatch):
     assert any(row.us for row in found)
 
 
+def test_what_can_only_be_composed_is_no_row(task):
+    """Of a chain in training: the convolutions that it is made of are."""
+    weight = torch.randn(8, 8, 1, 1, requires_grad=True)
+    bn = (torch.ones(8), torch.zeros(8), torch.zeros(8), torch.ones(8), None)
+    one = worker.Worker(task)
+    torch.ops.fusedsc._tune_record(True)
+    stages = [fusedsc.functional.ConvStage(weight, None, bn)]
+    fusedsc.functional.conv_chain(torch.randn(2, 8, 6, 6), stages, training=True).sum().backward()
+    torch.ops.fusedsc._tune_record(False)
+    roles, texts, *_ = torch.ops.fusedsc._tune_problems()
+    measured = {
+        role: bool(one._choices(queue.Problem(number, role, text))[1])
+        for number, (role, text) in enumerate(zip(roles, texts, strict=True))
+    }
+    blocks = {"conv_chain.forward": False, "conv_chain.backward": False}
+    convolutions = {"pointwise_conv2d.forward": True, "pointwise_conv2d.backward": True}
+    assert measured == {**blocks, **convolutions}
+
+
 def test_subjects_meet_problems(task):
     """One of each kind of layer and block; networks are run as ``tune`` runs them."""
     worker.forget_choices(Path(task.journal).parent)

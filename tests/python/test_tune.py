@@ -318,6 +318,92 @@ def test_what_is_recomputed_has_its_forwards_kernel(store, monkeypatch):
     assert len(set(after)) == 1
 
 
+def chain_of(training):
+    """Of an inverted residual."""
+
+    def norm(channels):
+        return (torch.ones(channels), torch.zeros(channels), torch.zeros(channels), torch.ones(channels), None)
+
+    stages = [
+        functional.ConvStage(torch.randn(16, 8, 1, 1) * 0.3, None, norm(16), activation="relu6"),
+        functional.ConvStage(torch.randn(16, 1, 3, 3) * 0.3, None, norm(16), padding=1, groups=16, activation="relu6"),
+        functional.ConvStage(torch.randn(8, 16, 1, 1, requires_grad=True), None, norm(8)),
+    ]
+    return lambda x: functional.conv_chain(x, stages, training=training, residual=True)
+
+
+def test_blocks_are_measured_behind_what_they_are_made_of(store, monkeypatch):
+    """A chain in eval mode has two ways; what it then takes is what explain says."""
+    chain, x, order = chain_of(training=False), torch.randn(2, 8, 12, 12), []
+
+    class Timer:
+        def __init__(self, problem, choice, memory):
+            order.append(torch.ops.fusedsc._tune_problems()[0][problem])
+            self.microseconds = {"composed": 5.0, "inference": 10.0}.get(kernel_of(choice), 7.0)
+
+        def sample(self):
+            return self.microseconds
+
+    monkeypatch.setitem(measuring.TIMERS, "cpu", Timer)
+    with torch.no_grad():
+        report = fusedsc.tune(chain, x, backward=False, progress=False)
+        (row,) = [row for row in report.problems if row.role == "conv_chain.forward"]
+        assert (row.before, row.after, row.state) == ("inference", "composed", "replaced")
+        assert {"pointwise_conv2d.forward", "dsc_block.forward"} <= {row.role for row in report.problems}
+        assert set(order[order.index("conv_chain.forward") :]) == {"conv_chain.forward"}, "it comes last"
+        assert "float32[2,8,12,12] * [16,8,1,1] * [16,1,3,3] * [8,16,1,1]" in str(report)
+        before = chain(x)
+    (file,) = [file for file in files_of(store) if "conv_chain.forward" in file.read_text()]
+    assert json.loads(file.read_text())["kernel"] == "composed"
+    fusedsc.tuning.reload_choices()
+    torch.ops.fusedsc._tune_record(True)
+    with torch.no_grad():
+        after = chain(x)
+    (number,) = [i for i, role in enumerate(torch.ops.fusedsc._tune_problems()[0]) if role == "conv_chain.forward"]
+    assert torch.ops.fusedsc._tune_taken(number) == ("composed", "tuned")
+    torch.testing.assert_close(after, before, rtol=0, atol=0)
+
+
+def test_a_real_measurement_of_blocks(store):
+    """Of the CPU's fused kernel, whose configs are tried, and of a first layer."""
+    bn = [torch.ones(16), torch.zeros(16), torch.zeros(16), torch.ones(16)]
+    x, dw, pw = torch.randn(2, 16, 20, 20), torch.randn(16, 1, 3, 3), torch.randn(24, 16, 1, 1, requires_grad=True)
+
+    def block(x):
+        return functional.dsc_block(x, dw, *bn, pw, training=True, padding=1, recompute=True)
+
+    expected = block(x)
+    report = fusedsc.tune(block, x, progress=False, candidates=8)
+    rows = {row.role: row for row in report.problems}
+    for role in ("dsc_block.forward", "dsc_block.backward"):
+        assert rows[role].state in ("kept", "replaced")
+        entry = next(json.loads(f.read_text()) for f in files_of(store) if json.loads(f.read_text())["role"] == role)
+        tried = {entry["kernel"], *(other["kernel"] for other in entry["others"])}
+        assert tried == {"composed", "cpu_fused"}
+    torch.testing.assert_close(block(x), expected, rtol=1e-4, atol=1e-4)
+    explanation = fusedsc.explain("dsc_block", x, dw, *bn, pw, training=True, padding=1, recompute=True)
+    (taken,) = [c for c in explanation.candidates if c.taken and c.direction == "forward"]
+    assert taken.why.startswith("tuned, ")
+    assert rows["dsc_block.forward"].after == "/".join(filter(None, (taken.implementation, taken.config)))
+
+
+def test_what_has_no_choice_takes_no_part_of_a_budget(store, monkeypatch):
+    """A chain in training has one way: the last of what there is to measure gets all of the time that is left."""
+    given, now = [], [0.0]
+
+    def measure(subjects, taken, choices, seconds, *others):
+        given.append((seconds, now[0]))
+        return measuring.Measurement(tuple(taken), (1.0,) * len(taken), tuple(taken), (1.0,) * len(taken))
+
+    monkeypatch.setattr(sys.modules["fusedsc.tune"], "measure", measure)
+    monkeypatch.setattr(sys.modules["fusedsc.tune"].time, "monotonic", lambda: now[0])
+    report = fusedsc.tune(chain_of(training=True), torch.randn(2, 8, 12, 12), budget=100, progress=False)
+    states = {row.role: row.state for row in report.problems}
+    assert states["conv_chain.forward"] == states["conv_chain.backward"] == "no choice"
+    assert len(given) > 2
+    assert given[-1][0] == pytest.approx(100)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -278,7 +278,7 @@ class _Tuning:
                 for number in unseen:
                     self.choices[number] = torch.ops.fusedsc._tune_candidates(number, self.trials.ranked)
                 groups = _recorded()
-            weights = [0 if self._is_settled(group) else group.weight for group in groups]
+            weights = [group.weight if self._is_open(group) else 0 for group in groups]
             if self.trials.compiled and self.device.type == "cuda":
                 self._compile([group for group, weight in zip(groups, weights, strict=True) if weight])
             for i, group in enumerate(_with_bar(groups, self.progress, "fusedsc.tune", len(groups))):
@@ -314,6 +314,16 @@ class _Tuning:
             finally:
                 torch.ops.fusedsc._tune_compile(False)  # threads that are at it stop behind the kernel that they are at
                 pool.shutdown(cancel_futures=True)
+
+    def _is_open(self, group: _Group) -> bool:
+        """Whether there is anything to measure. What has no choice gets no part of the budget, and its rows say so."""
+        if self._is_settled(group):
+            return False
+        now = {row.before for row in group.rows}
+        if self.trials.compiled or len(now) > 1 or any(set(self.choices[number]) - now for number in group.numbers):
+            return True
+        group.rows = [replace(row, state="no choice") for row in group.rows]
+        return False
 
     def _is_settled(self, group: _Group) -> bool:
         is_known = all(row.state == "known" for row in group.rows) and len({row.before for row in group.rows}) == 1

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 __all__ = ["TunedProblem", "TuningReport"]
 
-PARTS = re.compile(r"(?:^|, )(?:x=(?P<x>\w+\[[\d,]*\])|weight=\w+(?P<weight>\[[\d,]*\]))")
+PARTS = re.compile(r"(?:^|, |\{)(?:x=(\w+\[[\d,]*\])|(?:\w+_)?weight=\w+(\[\d+(?:,\d+){3}\]))")
+"""x, and the weights of convolutions."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,7 @@ def _number(microseconds: float | None) -> str:
 
 
 def _brief(problem: str) -> str:
-    """The sizes of x and of the weight."""
-    found = {name: text for match in PARTS.finditer(problem) for name, text in match.groupdict().items() if text}
-    return " * ".join(found.values()) if "x" in found else problem[:60]
+    """The sizes of x and of the weights, in the order in which a block has them."""
+    forward = problem.partition(", grad_y=")[0]
+    found = [size for match in PARTS.finditer(forward) for size in match.groups() if size]
+    return " * ".join(found) if PARTS.match(problem) or problem.startswith("forward{") else problem[:60]

@@ -4,30 +4,32 @@
 #include "fusedsc/fused/batch_norm_affine.h"
 #include "fusedsc/fused/conv_bn_act/conv_bn_act_composed.h"
 #include "fusedsc/fused/conv_bn_act/conv_bn_act_gpu.h"
+#include "fusedsc/fused/members.h"
 #include "fusedsc/runtime/operator.h"
+#include "fusedsc/tuning/ranked.h"
 
 namespace fusedsc {
 namespace {
 
-std::span<const Implementation<ConvBnActArguments>> forward_implementations() {
-  static const Implementation<ConvBnActArguments> list[] = {
+const tuning::Ranked<ConvBnActArguments> kForwardKernels[] = {
 #ifdef FUSEDSC_GPU
-      conv_bn_act_gpu(),
+    {.kernel = conv_bn_act_gpu(), .config = conv_bn_act_gpu_prior},
 #endif
-      conv_bn_act_composed(),
-  };
-  return list;
-}
+    {.kernel = tuning::kernel_of<conv_bn_act_composed>()},
+};
+const tuning::Ranked<ConvBnActBackwardArguments> kBackwardKernels[] = {
+#ifdef FUSEDSC_GPU
+    {.kernel = conv_bn_act_backward_gpu(), .config = conv_bn_act_backward_gpu_prior},
+#endif
+    {.kernel = tuning::kernel_of<conv_bn_act_backward_composed>()},
+};
+using ForwardRole = tuning::RankedRole<kForwardKernels>;
+using BackwardRole = tuning::RankedRole<kBackwardKernels>;
 
-std::span<const Implementation<ConvBnActBackwardArguments>> backward_implementations() {
-  static const Implementation<ConvBnActBackwardArguments> list[] = {
-#ifdef FUSEDSC_GPU
-      conv_bn_act_backward_gpu(),
-#endif
-      conv_bn_act_backward_composed(),
-  };
-  return list;
-}
+constexpr auto kForwardRole = ForwardRole::named("conv_bn_act.forward");
+constexpr auto kBackwardRole = BackwardRole::named("conv_bn_act.backward");
+const tuning::RoleRegistration kRegistered[] = {{kForwardRole.name, ForwardRole::names},
+                                                {kBackwardRole.name, BackwardRole::names}};
 
 /// What forward and backward name alike; returns the output's sizes.
 template <class Block>
@@ -134,20 +136,28 @@ bool is_empty(const ConvBnActBackwardArguments& block) {
 
 constexpr Operator<ConvBnActArguments> kForward{
     .name = "conv_bn_act",
-    .implementations = forward_implementations,
+    .implementations = nullptr,
     .check_problem = check_problem,
     .check_memory = check_memory,
     .is_empty = is_empty,
     .clear_results = clear_results,
+    .plan = [](const ConvBnActArguments& block,
+               int threads) { return tuning::plan_chosen(kForwardRole, block, threads); },
+    .candidates = [](const ConvBnActArguments& block,
+                     int threads) { return tuning::candidates(kForwardRole, block, threads); },
 };
 
 constexpr Operator<ConvBnActBackwardArguments> kBackward{
     .name = "conv_bn_act_backward",
-    .implementations = backward_implementations,
+    .implementations = nullptr,
     .check_problem = check_problem,
     .check_memory = check_memory,
     .is_empty = is_empty,
     .clear_results = clear_results,
+    .plan = [](const ConvBnActBackwardArguments& block,
+               int threads) { return tuning::plan_chosen(kBackwardRole, block, threads); },
+    .candidates = [](const ConvBnActBackwardArguments& block,
+                     int threads) { return tuning::candidates(kBackwardRole, block, threads); },
 };
 
 }  // namespace
@@ -171,7 +181,9 @@ Plan<ConvBnActArguments> plan_conv_bn_act(const ConvBnActArguments& block, int t
   return plan(kForward, block, threads);
 }
 
-std::vector<Candidate> explain_conv_bn_act(const ConvBnActArguments& block) { return explain(kForward, block); }
+std::vector<Candidate> explain_conv_bn_act(const ConvBnActArguments& block, int threads) {
+  return explain(kForward, block, threads);
+}
 
 void conv_bn_act_backward(const ConvBnActBackwardArguments& block, const Execution& execution) {
   run(kBackward, block, execution);
@@ -185,8 +197,8 @@ Plan<ConvBnActBackwardArguments> plan_conv_bn_act_backward(const ConvBnActBackwa
   return plan(kBackward, block, threads);
 }
 
-std::vector<Candidate> explain_conv_bn_act_backward(const ConvBnActBackwardArguments& block) {
-  return explain(kBackward, block);
+std::vector<Candidate> explain_conv_bn_act_backward(const ConvBnActBackwardArguments& block, int threads) {
+  return explain(kBackward, block, threads);
 }
 
 }  // namespace fusedsc

@@ -6,6 +6,7 @@
 
 namespace fusedsc {
 
+/// Anything: windows laid out as channels, then a pointwise convolution.
 Implementation<ConvBnActArguments> conv_bn_act_composed();
 Implementation<ConvBnActBackwardArguments> conv_bn_act_backward_composed();
 

@@ -3,21 +3,25 @@
 #include "fusedsc/fused/conv_chain/conv_chain_checks.h"
 #include "fusedsc/fused/conv_chain/conv_chain_composed.h"
 #include "fusedsc/fused/conv_chain/conv_chain_inference.h"
+#include "fusedsc/fused/members.h"
 #include "fusedsc/fused/normalised_tensor.h"
 #include "fusedsc/runtime/operator.h"
+#include "fusedsc/tuning/ranked.h"
 
 namespace fusedsc {
 namespace {
 
-std::span<const Implementation<ConvChainArguments>> forward_implementations() {
-  static const Implementation<ConvChainArguments> list[] = {conv_chain_inference(), conv_chain_composed()};
-  return list;
-}
+const tuning::Ranked<ConvChainArguments> kForwardKernels[] = {{.kernel = tuning::kernel_of<conv_chain_inference>()},
+                                                              {.kernel = tuning::kernel_of<conv_chain_composed>()}};
+const tuning::Ranked<ConvChainBackwardArguments> kBackwardKernels[] = {
+    {.kernel = tuning::kernel_of<conv_chain_backward_composed>()}};
+using ForwardRole = tuning::RankedRole<kForwardKernels>;
+using BackwardRole = tuning::RankedRole<kBackwardKernels>;
 
-std::span<const Implementation<ConvChainBackwardArguments>> backward_implementations() {
-  static const Implementation<ConvChainBackwardArguments> list[] = {conv_chain_backward_composed()};
-  return list;
-}
+constexpr auto kForwardRole = ForwardRole::named("conv_chain.forward");
+constexpr auto kBackwardRole = BackwardRole::named("conv_chain.backward");
+const tuning::RoleRegistration kRegistered[] = {{kForwardRole.name, ForwardRole::names},
+                                                {kBackwardRole.name, BackwardRole::names}};
 
 /// What a batch without images leaves behind.
 void clear_results(const ConvChainArguments& chain) {
@@ -43,20 +47,28 @@ bool is_empty(const ConvChainBackwardArguments& chain) {
 
 constexpr Operator<ConvChainArguments> kForward{
     .name = "conv_chain",
-    .implementations = forward_implementations,
+    .implementations = nullptr,
     .check_problem = check_problem,
     .check_memory = check_memory,
     .is_empty = is_empty,
     .clear_results = clear_results,
+    .plan = [](const ConvChainArguments& chain,
+               int threads) { return tuning::plan_chosen(kForwardRole, chain, threads); },
+    .candidates = [](const ConvChainArguments& chain,
+                     int threads) { return tuning::candidates(kForwardRole, chain, threads); },
 };
 
 constexpr Operator<ConvChainBackwardArguments> kBackward{
     .name = "conv_chain_backward",
-    .implementations = backward_implementations,
+    .implementations = nullptr,
     .check_problem = check_problem,
     .check_memory = check_memory,
     .is_empty = is_empty,
     .clear_results = clear_results,
+    .plan = [](const ConvChainBackwardArguments& chain,
+               int threads) { return tuning::plan_chosen(kBackwardRole, chain, threads); },
+    .candidates = [](const ConvChainBackwardArguments& chain,
+                     int threads) { return tuning::candidates(kBackwardRole, chain, threads); },
 };
 
 }  // namespace
@@ -81,7 +93,9 @@ Plan<ConvChainArguments> plan_conv_chain(const ConvChainArguments& chain, int th
   return plan(kForward, chain, threads);
 }
 
-std::vector<Candidate> explain_conv_chain(const ConvChainArguments& chain) { return explain(kForward, chain); }
+std::vector<Candidate> explain_conv_chain(const ConvChainArguments& chain, int threads) {
+  return explain(kForward, chain, threads);
+}
 
 void conv_chain_backward(const ConvChainBackwardArguments& chain, const Execution& execution) {
   run(kBackward, chain, execution);
@@ -95,8 +109,8 @@ Plan<ConvChainBackwardArguments> plan_conv_chain_backward(const ConvChainBackwar
   return plan(kBackward, chain, threads);
 }
 
-std::vector<Candidate> explain_conv_chain_backward(const ConvChainBackwardArguments& chain) {
-  return explain(kBackward, chain);
+std::vector<Candidate> explain_conv_chain_backward(const ConvChainBackwardArguments& chain, int threads) {
+  return explain(kBackward, chain, threads);
 }
 
 }  // namespace fusedsc

@@ -6,6 +6,7 @@
 
 namespace fusedsc {
 
+/// Anything: a chain of the operators, BatchNorm in prologues, each raw result written once.
 Implementation<ConvChainArguments> conv_chain_composed();
 Implementation<ConvChainBackwardArguments> conv_chain_backward_composed();
 

@@ -6,6 +6,7 @@
 
 namespace fusedsc {
 
+/// Eval mode: every BatchNorm and activation in an epilogue.
 Implementation<ConvChainArguments> conv_chain_inference();
 
 }  // namespace fusedsc

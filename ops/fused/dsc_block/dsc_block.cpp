@@ -15,51 +15,27 @@
 namespace fusedsc {
 namespace {
 
-using RankedForward = tuning::Ranked<DscBlockArguments>;
-using RankedBackward = tuning::Ranked<DscBlockBackwardArguments>;
-
-const RankedForward kRankedForward[] = {
+const tuning::Ranked<DscBlockArguments> kForwardKernels[] = {
 #ifdef FUSEDSC_HOPPER
-    {dsc_block_hopper_narrow(), suits_dsc_block_hopper_narrow, dsc_block_hopper_narrow_prior},
-    {dsc_block_hopper(), suits_dsc_block_hopper, dsc_block_hopper_prior},
+    {.kernel = dsc_block_hopper_narrow(),
+     .suits = suits_dsc_block_hopper_narrow,
+     .config = dsc_block_hopper_narrow_prior},
+    {.kernel = dsc_block_hopper(), .config = dsc_block_hopper_prior, .suiting_config = dsc_block_hopper_suiting},
 #endif
-    {tuning::kernel_of<dsc_block_composed>(), suits_dsc_block_composed},
-    {tuning::kernel_of<dsc_block_cpu>()},
+    {.kernel = tuning::kernel_of<dsc_block_composed>(), .suits = suits_dsc_block_composed},
+    {.kernel = dsc_block_cpu(), .config = dsc_block_cpu_prior},
 };
-const RankedBackward kRankedBackward[] = {
-    {tuning::kernel_of<dsc_block_backward_composed>(), suits_dsc_block_backward_composed},
-    {tuning::kernel_of<dsc_block_backward_cpu>()},
+const tuning::Ranked<DscBlockBackwardArguments> kBackwardKernels[] = {
+    {.kernel = tuning::kernel_of<dsc_block_backward_composed>(), .suits = suits_dsc_block_backward_composed},
+    {.kernel = dsc_block_backward_cpu(), .config = dsc_block_backward_cpu_prior},
 };
+using ForwardRole = tuning::RankedRole<kForwardKernels>;
+using BackwardRole = tuning::RankedRole<kBackwardKernels>;
 
-std::span<const tuning::Kernel<DscBlockArguments>> forward_kernels() {
-  static const auto kernels = tuning::kernels_of(std::span<const RankedForward>(kRankedForward));
-  return kernels;
-}
-std::span<const tuning::Kernel<DscBlockBackwardArguments>> backward_kernels() {
-  static const auto kernels = tuning::kernels_of(std::span<const RankedBackward>(kRankedBackward));
-  return kernels;
-}
-
-constexpr tuning::Role<DscBlockArguments> kForwardRole{
-    "dsc_block.forward", forward_kernels,
-    [](const DscBlockArguments& block) {
-      return tuning::first_that_suits(std::span<const RankedForward>(kRankedForward), forward_kernels(), block);
-    },
-    [](const tuning::Kernel<DscBlockArguments>& kernel, const DscBlockArguments& block) {
-      return tuning::ranked_config(std::span<const RankedForward>(kRankedForward), kernel, block);
-    }};
-constexpr tuning::Role<DscBlockBackwardArguments> kBackwardRole{
-    "dsc_block.backward", backward_kernels,
-    [](const DscBlockBackwardArguments& block) {
-      return tuning::first_that_suits(std::span<const RankedBackward>(kRankedBackward), backward_kernels(), block);
-    },
-    [](const tuning::Kernel<DscBlockBackwardArguments>& kernel, const DscBlockBackwardArguments& block) {
-      return tuning::ranked_config(std::span<const RankedBackward>(kRankedBackward), kernel, block);
-    }};
-
-const tuning::RoleRegistration kRegistered[] = {
-    {kForwardRole.name, [] { return tuning::names_of(forward_kernels()); }},
-    {kBackwardRole.name, [] { return tuning::names_of(backward_kernels()); }}};
+constexpr auto kForwardRole = ForwardRole::named("dsc_block.forward");
+constexpr auto kBackwardRole = BackwardRole::named("dsc_block.backward");
+const tuning::RoleRegistration kRegistered[] = {{kForwardRole.name, ForwardRole::names},
+                                                {kBackwardRole.name, BackwardRole::names}};
 
 /// What forward and backward name alike; returns the sizes of d.
 template <class Block>
@@ -246,7 +222,9 @@ Plan<DscBlockArguments> plan_dsc_block(const DscBlockArguments& block, int threa
   return plan(kForward, block, threads);
 }
 
-std::vector<Candidate> explain_dsc_block(const DscBlockArguments& block) { return explain(kForward, block); }
+std::vector<Candidate> explain_dsc_block(const DscBlockArguments& block, int threads) {
+  return explain(kForward, block, threads);
+}
 
 void dsc_block_backward(const DscBlockBackwardArguments& block, const Execution& execution) {
   run(kBackward, block, execution);
@@ -260,8 +238,8 @@ Plan<DscBlockBackwardArguments> plan_dsc_block_backward(const DscBlockBackwardAr
   return plan(kBackward, block, threads);
 }
 
-std::vector<Candidate> explain_dsc_block_backward(const DscBlockBackwardArguments& block) {
-  return explain(kBackward, block);
+std::vector<Candidate> explain_dsc_block_backward(const DscBlockBackwardArguments& block, int threads) {
+  return explain(kBackward, block, threads);
 }
 
 }  // namespace fusedsc

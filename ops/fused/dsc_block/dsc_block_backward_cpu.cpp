@@ -31,12 +31,12 @@ struct DscBlockBackwardA {
   std::optional<WeightGradient<T>> grad_weight;  ///< a copy per lane
   T* grad_bias;                                  ///< [lane][M]
 
-  DscBlockBackwardA(const DscBlockBackwardArguments& block_, int threads, void* workspace)
+  DscBlockBackwardA(const DscBlockBackwardArguments& block_, int threads, void* workspace, const DscTiling& tiling)
       : block(block_),
-        slices(block.grad_y.sizes[0], block.grad_y.sizes[2], threads),
+        slices(block.grad_y.sizes[0], block.grad_y.sizes[2], threads, tiling.splits),
         arena(workspace),
-        middle(block, arena),
-        gradient(block, middle, arena),
+        middle(block, tiling, arena),
+        gradient(block, middle, tiling, arena),
         lanes(std::min<std::int64_t>(threads, slices.count())),
         mean(arena.take<T>(middle.pitch())),
         sums(arena.take<T>(slices.count() * 2 * middle.pitch())),
@@ -163,40 +163,57 @@ MiddleGradient take_middle_gradient(const DscBlockBackwardArguments& block, Aren
   return middle;
 }
 
+/// Of pass B: d's channels stay together.
 template <class T>
-std::size_t backward_workspace(const DscBlockBackwardArguments& block, int threads) {
+DepthwiseBackwardTiling depthwise_backward_tiling(const DepthwiseBackwardArguments& depthwise,
+                                                  const DscTiling& tiling) {
+  DepthwiseBackwardTiling own = prior_tiling<T>(depthwise, true);
+  own.splits = tiling.splits;
+  return own;
+}
+
+template <class T>
+std::size_t backward_workspace(const DscBlockBackwardArguments& block, const DscTiling& tiling, int threads) {
   Arena arena(nullptr);
   const MiddleGradient middle = take_middle_gradient(block, arena);
-  std::size_t bytes = DscBlockBackwardA<T>(block, threads, nullptr).workspace_bytes();
+  std::size_t bytes = DscBlockBackwardA<T>(block, threads, nullptr, tiling).workspace_bytes();
   if (wants_depthwise_gradients(block)) {
     const DepthwiseBackwardArguments depthwise = depthwise_backward_of(block);
-    const auto tiling = prior_tiling<T>(depthwise, true);
-    bytes = std::max(bytes, BackwardB<T>({block, middle}, depthwise, threads, nullptr, tiling).workspace_bytes());
+    const auto own = depthwise_backward_tiling<T>(depthwise, tiling);
+    bytes = std::max(bytes, BackwardB<T>({block, middle, tiling}, depthwise, threads, nullptr, own).workspace_bytes());
   }
   return arena.used() + bytes;
 }
 
 template <class T>
-void backward_run(const DscBlockBackwardArguments& block, const Execution& execution) {
+void backward_run(const DscBlockBackwardArguments& block, const DscTiling& tiling, const Execution& execution) {
   Arena arena(execution.workspace);
   const MiddleGradient middle = take_middle_gradient(block, arena);
   const Execution rest = rest_of(execution, arena);
-  DscBlockBackwardA<T>(block, rest.threads, rest.workspace).run(rest, middle);
+  DscBlockBackwardA<T>(block, rest.threads, rest.workspace, tiling).run(rest, middle);
   normalise(sums_of(block, middle), middle_count(block.grad_y));
   if (!wants_depthwise_gradients(block)) return;
   const DepthwiseBackwardArguments depthwise = depthwise_backward_of(block);
-  const auto tiling = prior_tiling<T>(depthwise, true);
-  BackwardB<T>({block, middle}, depthwise, rest.threads, rest.workspace, tiling).run(rest);
+  const auto own = depthwise_backward_tiling<T>(depthwise, tiling);
+  BackwardB<T>({block, middle, tiling}, depthwise, rest.threads, rest.workspace, own).run(rest);
 }
 
 template <class T>
-Plan<DscBlockBackwardArguments> backward_plan(const DscBlockBackwardArguments& block, int threads) {
-  return {backward_workspace<T>(block, threads), backward_run<T>};
+Plan<DscBlockBackwardArguments> backward_plan(const DscBlockBackwardArguments& block, const DscTiling& tiling,
+                                              int threads) {
+  return {backward_workspace<T>(block, tiling, threads),
+          [tiling](const DscBlockBackwardArguments& like, const Execution& execution) {
+            backward_run<T>(like, tiling, execution);
+          }};
 }
 
-Plan<DscBlockBackwardArguments> dsc_block_backward_plan(const DscBlockBackwardArguments& block, int threads) {
-  if (block.x.dtype == DataType::float64) return backward_plan<double>(block, threads);
-  return backward_plan<float>(block, threads);
+Config dsc_block_backward_prior(const DscBlockBackwardArguments& block) { return dsc_prior_of(block); }
+Configs dsc_block_backward_all(const DscBlockBackwardArguments& block) { return dsc_configs_of(block); }
+
+Plan<DscBlockBackwardArguments> dsc_block_backward_plan(const DscBlockBackwardArguments& block, const Config& config,
+                                                        int threads) {
+  if (block.x.dtype == DataType::float64) return backward_plan<double>(block, DscTiling(config), threads);
+  return backward_plan<float>(block, DscTiling(config), threads);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -207,20 +224,34 @@ HWY_AFTER_NAMESPACE();
 namespace fusedsc {
 namespace {
 
+HWY_EXPORT(dsc_block_backward_prior);
+HWY_EXPORT(dsc_block_backward_all);
 HWY_EXPORT(dsc_block_backward_plan);
+
+tuning::Configs configs(const DscBlockBackwardArguments& block) {
+  return HWY_DYNAMIC_DISPATCH(dsc_block_backward_all)(block);
+}
 
 }  // namespace
 
-Implementation<DscBlockBackwardArguments> dsc_block_backward_cpu() {
+tuning::Config dsc_block_backward_cpu_prior(const DscBlockBackwardArguments& block) {
+  return HWY_DYNAMIC_DISPATCH(dsc_block_backward_prior)(block);
+}
+
+tuning::Kernel<DscBlockBackwardArguments> dsc_block_backward_cpu() {
   return {
       .name = "cpu_fused",
-      .why_not =
+      .unsupported =
           [](const DscBlockBackwardArguments& block) {
             const std::string device = needs_device(Device::cpu, block.x.device);
             return device.empty() ? needs_dense_pointwise(block) : device;
           },
-      .plan = [](const DscBlockBackwardArguments& block,
-                 int threads) { return HWY_DYNAMIC_DISPATCH(dsc_block_backward_plan)(block, threads); },
+      .configs = configs,
+      .plan =
+          [](const DscBlockBackwardArguments& block, const tuning::Config& config, int threads) {
+            tuning::check_listed("cpu_fused", block, config, dsc_block_backward_cpu_prior(block), configs);
+            return HWY_DYNAMIC_DISPATCH(dsc_block_backward_plan)(block, config, threads);
+          },
   };
 }
 

@@ -27,12 +27,12 @@ struct DscBlockForward {
   T* bias = nullptr;
   std::int64_t lanes;
 
-  DscBlockForward(const DscBlockArguments& block_, int threads, void* workspace)
+  DscBlockForward(const DscBlockArguments& block_, int threads, void* workspace, const DscTiling& tiling)
       : block(block_),
-        slices(block.y.sizes[0], block.y.sizes[2], threads),
+        slices(block.y.sizes[0], block.y.sizes[2], threads, tiling.splits),
         arena(workspace),
-        middle(block, arena),
-        weight(block.pw_weight, 1, true, PackedWeight<T>::Role::vectors, arena),
+        middle(block, tiling, arena),
+        weight(block.pw_weight, 1, true, PackedWeight<T>::Role::vectors, arena, tiling.blocks),
         y(block.y),
         lanes(std::min<std::int64_t>(threads, slices.count())) {
     if (block.pw_bias) bias = arena.take<T>(round_up(block.y.sizes[1], kLanes<T>));
@@ -103,8 +103,11 @@ struct DscBlockForward {
   }
 };
 
-Plan<DscBlockArguments> dsc_block_plan(const DscBlockArguments& block, int threads) {
-  return plan_of_pass_by_type<DscBlockForward>(block, threads);
+Config dsc_block_prior(const DscBlockArguments& block) { return dsc_prior_of(block); }
+Configs dsc_block_all(const DscBlockArguments& block) { return dsc_configs_of(block); }
+
+Plan<DscBlockArguments> dsc_block_plan(const DscBlockArguments& block, const Config& config, int threads) {
+  return plan_of_pass_by_type<DscBlockForward>(block, threads, DscTiling(config));
 }
 
 }  // namespace HWY_NAMESPACE
@@ -115,7 +118,11 @@ HWY_AFTER_NAMESPACE();
 namespace fusedsc {
 namespace {
 
+HWY_EXPORT(dsc_block_prior);
+HWY_EXPORT(dsc_block_all);
 HWY_EXPORT(dsc_block_plan);
+
+tuning::Configs configs(const DscBlockArguments& block) { return HWY_DYNAMIC_DISPATCH(dsc_block_all)(block); }
 
 /// Pass 1: DW in registers, of which only the statistics stay.
 DepthwiseArguments statistics_pass(const DscBlockArguments& block) {
@@ -125,8 +132,9 @@ DepthwiseArguments statistics_pass(const DscBlockArguments& block) {
   return depthwise;
 }
 
-Plan<DscBlockArguments> plan_both_passes(const DscBlockArguments& block, int threads) {
-  Plan<DscBlockArguments> second = HWY_DYNAMIC_DISPATCH(dsc_block_plan)(block, threads);
+Plan<DscBlockArguments> plan_both_passes(const DscBlockArguments& block, const tuning::Config& config, int threads) {
+  tuning::check_listed("cpu_fused", block, config, dsc_block_cpu_prior(block), configs);
+  Plan<DscBlockArguments> second = HWY_DYNAMIC_DISPATCH(dsc_block_plan)(block, config, threads);
   if (!block.training) return second;
   auto first = plan_depthwise_conv2d(statistics_pass(block), threads);
   const std::size_t workspace_bytes = std::max(first.workspace_bytes, second.workspace_bytes);
@@ -139,10 +147,14 @@ Plan<DscBlockArguments> plan_both_passes(const DscBlockArguments& block, int thr
 
 }  // namespace
 
-Implementation<DscBlockArguments> dsc_block_cpu() {
+tuning::Config dsc_block_cpu_prior(const DscBlockArguments& block) {
+  return HWY_DYNAMIC_DISPATCH(dsc_block_prior)(block);
+}
+
+tuning::Kernel<DscBlockArguments> dsc_block_cpu() {
   return {
       .name = "cpu_fused",
-      .why_not =
+      .unsupported =
           [](const DscBlockArguments& block) {
             const std::string device = needs_device(Device::cpu, block.x.device);
             if (!device.empty()) return device;
@@ -150,6 +162,7 @@ Implementation<DscBlockArguments> dsc_block_cpu() {
             if (block.d) return std::string("d is to be stored, which it keeps to itself");
             return needs_dense_pointwise(block);
           },
+      .configs = configs,
       .plan = plan_both_passes,
   };
 }

@@ -22,8 +22,9 @@ struct ActivationGradient {
   PositionRows<T> grad_y;
   std::int64_t pitch;  ///< of ga's tiles
 
-  ActivationGradient(const DscBlockBackwardArguments& block, const DscMiddle<T>& middle, Arena& arena)
-      : weight(block.pw_weight, 1, false, PackedWeight<T>::Role::vectors, arena),
+  ActivationGradient(const DscBlockBackwardArguments& block, const DscMiddle<T>& middle, const DscTiling& tiling,
+                     Arena& arena)
+      : weight(block.pw_weight, 1, false, PackedWeight<T>::Role::vectors, arena, tiling.blocks),
         grad_y(block.grad_y),
         pitch(middle.pitch()) {}
 
@@ -51,6 +52,7 @@ struct RecomputedGradients {
   struct Context {
     const DscBlockBackwardArguments& block;
     const MiddleGradient& coefficients;
+    const DscTiling& tiling;
   };
   static constexpr bool kOneBlock = true;
 
@@ -63,8 +65,8 @@ struct RecomputedGradients {
 
   RecomputedGradients(const Context& context_, const DepthwiseBackwardArguments&, const ChannelBlocks&, Arena& arena)
       : context(context_),
-        middle(context.block, arena),
-        gradient(context.block, middle, arena),
+        middle(context.block, context.tiling, arena),
+        gradient(context.block, middle, context.tiling, arena),
         grad_scale(arena.take<T>(middle.pitch())),
         output_scale(arena.take<T>(middle.pitch())),
         offset(arena.take<T>(middle.pitch())) {}

@@ -13,14 +13,19 @@
 #include "fusedsc/common/cpu/slices.h"
 #include "fusedsc/forward/depthwise/cpu/depthwise_rows-inl.h"
 #include "fusedsc/forward/pointwise/cpu/pointwise_plan-inl.h"
-#include "fusedsc/fused/dsc_block/dsc_block_parts.h"
+#include "fusedsc/fused/dsc_block/dsc_block_tiling-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace fusedsc {
 namespace HWY_NAMESPACE {
 
-/// Bytes of d that a tile holds: it stays in the second-level cache beside the weight and the other tiles.
-inline constexpr std::int64_t kMiddleTileBytes = 128 << 10;
+/// Of the depthwise half: d's channels stay together.
+template <class T>
+DepthwiseTiling depthwise_tiling(const DepthwiseArguments& depthwise, const DscTiling& tiling) {
+  DepthwiseTiling own = prior_tiling<T>(depthwise, true);
+  own.ahead = tiling.ahead;
+  return own;
+}
 
 /// The middle of the block: how d comes about, and BatchNorm over it. One per pass, shared by its lanes.
 template <class T>
@@ -35,18 +40,15 @@ struct DscMiddle {
   std::int64_t tile_rows;
 
   template <class Block>
-  DscMiddle(const Block& block, Arena& arena)
+  DscMiddle(const Block& block, const DscTiling& tiling, Arena& arena)
       : depthwise(depthwise_of(block)),
         stored(block.d),
-        plan(depthwise, 1, prior_tiling<T>(depthwise, true)),
+        plan(depthwise, 1, depthwise_tiling<T>(depthwise, tiling)),
         parameters(plan.blocks, plan.multiplier, block.window, static_cast<bool>(block.dw_bias), {}, arena),
         activation(block.activation),
         scale(arena.take<T>(pitch())),
-        shift(arena.take<T>(pitch())) {
-    const std::int64_t row_bytes = columns() * pitch() * static_cast<std::int64_t>(sizeof(T));
-    const std::int64_t fitting = kMiddleTileBytes / std::max<std::int64_t>(row_bytes, 1);
-    tile_rows = std::clamp<std::int64_t>(fitting / kDepthwiseRows * kDepthwiseRows, kDepthwiseRows, rows());
-  }
+        shift(arena.take<T>(pitch())),
+        tile_rows(tiling.rows) {}
 
   template <class Block>
   void pack(const Block& block) {

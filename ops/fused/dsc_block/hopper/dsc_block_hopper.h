@@ -1,6 +1,7 @@
 /// The fused block in eval mode by the GPU kernels for Hopper: the registry's entries, and what the prior says of them.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "fusedsc/fused/dsc_block.h"
@@ -10,8 +11,9 @@ namespace fusedsc {
 
 /// Eval mode, channels_last, 16 bits: the depthwise output lives in shared memory.
 tuning::Kernel<DscBlockArguments> dsc_block_hopper();
-bool suits_dsc_block_hopper(const DscBlockArguments& block);
 tuning::Config dsc_block_hopper_prior(const DscBlockArguments& block);
+/// The same, where the prior takes the kernel.
+std::optional<tuning::Config> dsc_block_hopper_suiting(const DscBlockArguments& block);
 
 /// Eval mode, at most 32 outputs: the depthwise output lives in registers.
 tuning::Kernel<DscBlockArguments> dsc_block_hopper_narrow();

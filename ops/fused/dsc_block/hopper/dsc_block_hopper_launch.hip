@@ -144,38 +144,54 @@ Pass cut(const Instance& instance, const DscBlockParameters& problem, std::int64
   return pass;
 }
 
-/// visit(a pass that fits): of every kernel that has room for the outputs, and tiles of any width and height.
+/// Whether a kernel is for the block's type and stride, and has room for its outputs.
+bool is_for(const Instance& instance, const DscBlockArguments& block) {
+  return instance.dtype == block.x.dtype && instance.stride == block.window.stride[0] &&
+         instance.outputs >= block.y.sizes[1];
+}
+
+std::int64_t most_lines(const DscBlockArguments& block) {
+  return std::min<std::int64_t>(kPatches, divide_up(block.y.sizes[3], 4));
+}
+
+/// Of tiles of so many strips, of about the same height.
+int even_rows(const Instance& instance, const DscBlockArguments& block, std::int64_t strips) {
+  const std::int64_t height = block.y.sizes[2];
+  return static_cast<int>(divide_up(height, divide_up(height, strips * instance.rows)));
+}
+
+/// visit(a pass that fits) until it is true, and whether it was: of every kernel that has room for the outputs, and
+/// tiles of any width and height.
 template <class Visit>
-void for_each_pass(const DscBlockArguments& block, const Visit& visit) {
+bool any_pass(const DscBlockArguments& block, const Visit& visit) {
   DscBlockParameters problem;
   problem.set_sizes(block);
   const Sizes& y = block.y.sizes;
   for (const Instance& instance : instances()) {
-    if (instance.dtype != block.x.dtype || instance.stride != block.window.stride[0] || instance.outputs < y[1])
-      continue;
-    for (int lines = 1; lines <= std::min<std::int64_t>(kPatches, divide_up(y[3], 4)); ++lines) {
+    if (!is_for(instance, block)) continue;
+    for (int lines = 1; lines <= most_lines(block); ++lines) {
+      const std::int64_t most_strips = std::min<std::int64_t>(kPatches / lines, divide_up(y[2], instance.rows));
       int before = 0;
-      for (int strips = 1; strips <= std::min<std::int64_t>(kPatches / lines, divide_up(y[2], instance.rows));
-           ++strips) {
-        // Tiles of about the same height.
-        const std::int64_t row_tiles = divide_up(y[2], strips * instance.rows);
-        const int rows = static_cast<int>(divide_up(y[2], row_tiles));
+      for (int strips = 1; strips <= most_strips; ++strips) {
+        const int rows = even_rows(instance, block, strips);
         if (rows == before) continue;
         before = rows;
-        if (const Pass pass = cut(instance, problem, y[0], lines, rows); pass.fits()) visit(pass);
+        if (const Pass pass = cut(instance, problem, y[0], lines, rows); pass.fits() && visit(pass)) return true;
       }
     }
   }
+  return false;
 }
 
 /// The cheapest; without an instance: there is none that fills its products.
 Pass cheapest(const DscBlockArguments& block) {
   const Sizes& y = block.y.sizes;
   Pass best;
-  for_each_pass(block, [&](const Pass& pass) {
+  any_pass(block, [&](const Pass& pass) {
     // With one row the weight would come anew for every 64 positions.
-    if (!pass.is_well_used() || (pass.instance->rows == 1 && y[2] * y[3] > 64)) return;
-    if (pass.cost < best.cost) best = pass;
+    const bool is_useful = pass.is_well_used() && (pass.instance->rows > 1 || y[2] * y[3] <= 64);
+    if (is_useful && pass.cost < best.cost) best = pass;
+    return false;
   });
   return best;
 }
@@ -191,16 +207,25 @@ Config config_of(const Pass& pass) {
 
 tuning::Configs configs(const DscBlockArguments& block) {
   tuning::Configs list;
-  for_each_pass(block, [&](const Pass& pass) { list.push_back(config_of(pass)); });
+  any_pass(block, [&](const Pass& pass) {
+    list.push_back(config_of(pass));
+    return false;
+  });
   return list;
 }
 
 Pass pass_of(const DscBlockArguments& block, const Config& config) {
+  DscBlockParameters problem;
+  problem.set_sizes(block);
+  const int lines = config[Knob::columns] / 4, rows = config[Knob::rows];
   Pass found;
-  for_each_pass(block, [&](const Pass& pass) {
-    if (config_of(pass) == config) found = pass;
-  });
-  if (found.instance == nullptr) {
+  for (const Instance& instance : instances()) {
+    if (!is_for(instance, block) || lines > most_lines(block) || rows < 1 || rows > block.y.sizes[2]) continue;
+    if (rows != even_rows(instance, block, divide_up(rows, instance.rows))) continue;
+    const Pass pass = cut(instance, problem, block.y.sizes[0], lines, rows);
+    if (pass.fits() && config_of(pass) == config) found = pass;
+  }
+  if (!found.fits()) {
     throw Unsupported(std::string("dsc_block: ") + kName + ": there is no kernel with " + tuning::printed(config) +
                       ", or its tiles do not fit shared memory");
   }
@@ -229,7 +254,8 @@ void run(const Pass& pass, const DscBlockArguments& block, const Execution& exec
 std::string unsupported(const DscBlockArguments& block) {
   const std::string reason = why_not_one_kernel(block);
   if (!reason.empty()) return reason;
-  return configs(block).empty() ? "there are too many outputs, or no tiles that fit shared memory" : "";
+  const bool any = any_pass(block, [](const Pass&) { return true; });
+  return any ? "" : "there are too many outputs, or no tiles that fit shared memory";
 }
 
 Plan<DscBlockArguments> plan(const DscBlockArguments& block, const Config& config, int /*threads*/) {
@@ -246,17 +272,18 @@ tuning::Kernel<DscBlockArguments> dsc_block_hopper() {
   return {.name = kName, .unsupported = unsupported, .configs = configs, .plan = plan};
 }
 
-bool suits_dsc_block_hopper(const DscBlockArguments& block) {
-  // Measured (docs/log/performance_gpu.md): otherwise two kernels are as fast, or faster.
-  constexpr int kNarrow = 32;
-  if (block.window.stride[0] == 1 && block.x.sizes[1] <= kNarrow) return false;
-  const gpu::hopper::Pass pass = gpu::hopper::cheapest(block);
-  return pass.instance != nullptr && 4 * pass.p.tiles >= 3 * gpu::multiprocessors();
-}
-
 tuning::Config dsc_block_hopper_prior(const DscBlockArguments& block) {
   const gpu::hopper::Pass pass = gpu::hopper::cheapest(block);
   return pass.instance != nullptr ? gpu::hopper::config_of(pass) : gpu::hopper::configs(block).at(0);
+}
+
+std::optional<tuning::Config> dsc_block_hopper_suiting(const DscBlockArguments& block) {
+  // Measured (docs/log/performance_gpu.md): otherwise two kernels are as fast, or faster.
+  constexpr int kNarrow = 32;
+  if (block.window.stride[0] == 1 && block.x.sizes[1] <= kNarrow) return {};
+  const gpu::hopper::Pass pass = gpu::hopper::cheapest(block);
+  if (pass.instance == nullptr || 4 * pass.p.tiles < 3 * gpu::multiprocessors()) return {};
+  return gpu::hopper::config_of(pass);
 }
 
 }  // namespace fusedsc

@@ -105,31 +105,45 @@ Pass cut(const Instance& instance, const DscTilesParameters& problem, std::int64
   return pass;
 }
 
-/// visit(a pass that fits): of every kernel that has room for the outputs, and tiles of any width and height.
+/// Whether a kernel is for the block's type and stride, and has room for its outputs.
+bool is_for(const Instance& instance, const DscBlockArguments& block) {
+  return instance.dtype == block.x.dtype && instance.stride == block.window.stride[0] &&
+         instance.outputs >= block.y.sizes[1];
+}
+
+/// A tile's strips of 16 columns and groups of rows, at most.
+int most_strips(const Instance& instance, const DscBlockArguments& block) {
+  return std::min(static_cast<int>(divide_up(block.y.sizes[3], 16)), instance.warps);
+}
+int most_groups(const Instance& instance, const DscBlockArguments& block) {
+  return std::min(static_cast<int>(divide_up(block.y.sizes[2], instance.rows)), instance.warps);
+}
+
+/// visit(a pass that fits) until it is true, and whether it was: of every kernel that has room for the outputs, and
+/// tiles of any width and height.
 template <class Visit>
-void for_each_pass(const DscBlockArguments& block, const Visit& visit) {
+bool any_pass(const DscBlockArguments& block, const Visit& visit) {
   DscTilesParameters problem;
   problem.set_sizes(block);
-  const Sizes &x = block.x.sizes, &y = block.y.sizes;
-  const int all_strips = static_cast<int>(divide_up(y[3], 16));
   for (const Instance& instance : instances()) {
-    if (instance.dtype != block.x.dtype || instance.stride != block.window.stride[0] || instance.outputs < y[1])
-      continue;
-    const int all_groups = static_cast<int>(divide_up(y[2], instance.rows));
-    for (int strips = 1; strips <= std::min(all_strips, instance.warps); ++strips) {
-      for (int groups = 1; groups <= std::min(all_groups, instance.warps); ++groups) {
-        if (const Pass pass = cut(instance, problem, x[0], strips, groups); pass.fits()) visit(pass);
+    if (!is_for(instance, block)) continue;
+    for (int strips = 1; strips <= most_strips(instance, block); ++strips) {
+      for (int groups = 1; groups <= most_groups(instance, block); ++groups) {
+        const Pass pass = cut(instance, problem, block.x.sizes[0], strips, groups);
+        if (pass.fits() && visit(pass)) return true;
       }
     }
   }
+  return false;
 }
 
 /// Of the kernels with the fewest outputs.
 Pass cheapest(const DscBlockArguments& block) {
   Pass best;
-  for_each_pass(block, [&](const Pass& pass) {
-    if (best.instance != nullptr && best.instance->outputs < pass.instance->outputs) return;
-    if (pass.cost < best.cost) best = pass;
+  any_pass(block, [&](const Pass& pass) {
+    const bool is_larger = best.instance != nullptr && best.instance->outputs < pass.instance->outputs;
+    if (!is_larger && pass.cost < best.cost) best = pass;
+    return false;
   });
   return best;
 }
@@ -146,16 +160,25 @@ Config config_of(const Pass& pass) {
 
 tuning::Configs configs(const DscBlockArguments& block) {
   tuning::Configs list;
-  for_each_pass(block, [&](const Pass& pass) { list.push_back(config_of(pass)); });
+  any_pass(block, [&](const Pass& pass) {
+    list.push_back(config_of(pass));
+    return false;
+  });
   return list;
 }
 
 Pass pass_of(const DscBlockArguments& block, const Config& config) {
+  DscTilesParameters problem;
+  problem.set_sizes(block);
+  const int strips = config[Knob::columns] / 16, groups = config[Knob::groups];
   Pass found;
-  for_each_pass(block, [&](const Pass& pass) {
-    if (config_of(pass) == config) found = pass;
-  });
-  if (found.instance == nullptr) {
+  for (const Instance& instance : instances()) {
+    if (!is_for(instance, block) || strips < 1 || strips > most_strips(instance, block)) continue;
+    if (groups < 1 || groups > most_groups(instance, block)) continue;
+    const Pass pass = cut(instance, problem, block.x.sizes[0], strips, groups);
+    if (pass.fits() && config_of(pass) == config) found = pass;
+  }
+  if (!found.fits()) {
     throw Unsupported(std::string("dsc_block: ") + kName + ": there is no kernel with " + tuning::printed(config) +
                       ", or its tiles do not fit shared memory");
   }
@@ -177,7 +200,8 @@ void run(const Pass& pass, const DscBlockArguments& block, const Execution& exec
 std::string unsupported(const DscBlockArguments& block) {
   const std::string reason = why_not_one_kernel(block);
   if (!reason.empty()) return reason;
-  return configs(block).empty() ? "it is for 32 outputs at most, at stride 1" : "";
+  const bool any = any_pass(block, [](const Pass&) { return true; });
+  return any ? "" : "it is for 32 outputs at most, at stride 1";
 }
 
 Plan<DscBlockArguments> plan(const DscBlockArguments& block, const Config& config, int /*threads*/) {
