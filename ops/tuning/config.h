@@ -36,7 +36,7 @@ enum class Knob : std::uint8_t {
   tile_bytes,      ///< about so many are a tile
   whole_bytes,     ///< planes that are more together are cut into strips
   depth,           ///< values of k that come at a time
-  smem_transpose,  ///< 1: blocks transpose or round the weight in shared memory
+  smem_transpose,  ///< 1: blocks transpose the weight in shared memory
   // Of generated kernels: Table 1 of Liu et al. (generator/pointwise_tiling.h).
   wave_w,    ///< positions of a wave
   wave_c,    ///< output channels of a wave

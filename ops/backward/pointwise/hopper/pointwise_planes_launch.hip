@@ -7,7 +7,7 @@
 #include "fusedsc/backward/pointwise/pointwise_kernels.h"
 #include "fusedsc/common/gpu/sums/partials_launch.h"
 #include "fusedsc/forward/pointwise/hopper_planes/pointwise_planes_instances.h"
-#include "fusedsc/forward/pointwise/hopper/pointwise_hopper_padded_weight.h"
+#include "fusedsc/forward/pointwise/hopper_planes/pointwise_planes_weight.h"
 #include "fusedsc/runtime/arena.h"
 
 namespace fusedsc {

@@ -18,7 +18,7 @@ double cost_of(const PointwiseCase& product, const PointwiseInstance& instance, 
                int size);
 
 /// Of float32's weight, in microseconds: transposed by blocks that keep it (and for each 128 bytes of k and 64 channels
-/// of it), or transposed or rounded by others in each step; or by a kernel before.
+/// of it), or by others in each step; or by a kernel before.
 struct SmemTransposeCost {
   double resident_weight, resident_weight_tile, step, transposed;
 };
@@ -26,8 +26,7 @@ inline constexpr SmemTransposeCost kSmemTransposeCost{0.7953, 0.01638, 0.2412, 1
 template <class Launch>
 double smem_transpose_cost(const SmemTransposeCost& cost, const PointwiseCase& product, const Launch& launch,
                            int size) {
-  const bool rounds_in_steps = product.rounds_weight && launch.instance->family == PointwiseFamily::sliced_k;
-  if (!product.smem_transposes_weight && !rounds_in_steps) return 0;
+  if (!product.smem_transposes_weight) return 0;
   if (!launch.smem_transposes_weight) return cost.transposed;
   const auto up = [](std::int64_t a, std::int64_t b) { return (a + b - 1) / b; };
   const auto& instance = *launch.instance;

@@ -1,7 +1,6 @@
 #ifdef FUSEDSC_HOPPER
 #include "fusedsc/common/gpu/sums/partials_launch.h"
 #include "fusedsc/forward/pointwise/hopper/pointwise_hopper_instances.h"
-#include "fusedsc/forward/pointwise/hopper/pointwise_hopper_padded_weight.h"
 #include "fusedsc/forward/pointwise/hopper/pointwise_hopper_parameters.h"
 #include "fusedsc/forward/pointwise/pointwise_kernels.h"
 #include "fusedsc/forward/pointwise/tiles/pointwise_launches.h"
@@ -91,7 +90,6 @@ PointwiseCase case_of(const PointwiseArguments& a) {
     product.kind = EpilogueKind::plain;
   }
   product.lays_out = lays_out_in_blocks(a.weight, a.windows);
-  product.rounds_weight = a.x.dtype == DataType::float32 && a.windows.channels == 0;
   product.has_slow_rows = has_slow_rows(a.weight, a.windows, pixels);
   product.is_dense = is_dense(activation_matrix(a.x, 1, true), a.x.sizes[1]) &&
                      is_dense(output_matrix(a.y, 1, true), a.y.sizes[1]) &&
@@ -122,7 +120,6 @@ class Pass {
     Arena arena(nullptr);
     take_partials(a, arena);
     take_expanded(a, arena);
-    take_rounded(a, arena);
     return arena.used();
   }
 
@@ -145,13 +142,10 @@ class Pass {
       const TensorView expanded = take_expanded(a, arena);
       const ConstTensorView weight = expanded ? ConstTensorView(expanded) : a.weight;
       if (expanded) gpu::expand_sliding_channels(a.windows, a.weight, expanded, execution.stream);
-      void* const rounded = take_rounded(a, arena);
-      if (rounded != nullptr) launch_padded_weight(kName, a.weight, rounded, execution.stream);
-      p.weight_is_new = expanded || rounded != nullptr;
-      p.rounds_weight = problem.dtype == DataType::float32 && rounded == nullptr;
-      p.weight =
-          map_of(rounded != nullptr ? rounded : weight.data, problem.dtype, problem.depth, problem.channels,
-                 rounded != nullptr ? padded_pitch(a.weight) : weight.strides[0], instance.depth, instance.channels);
+      p.weight_is_new = static_cast<bool>(expanded);
+      p.rounds_weight = problem.dtype == DataType::float32;
+      p.weight = map_of(weight.data, problem.dtype, problem.depth, problem.channels, weight.strides[0], instance.depth,
+                        instance.channels);
     }
     launch_.start(kName, case_, p, execution.stream);
     if (!a.statistics) return;
@@ -168,11 +162,6 @@ class Pass {
   TensorView take_expanded(const PointwiseArguments& a, Arena& arena) const {
     const bool expands = a.windows.channels > 0 && !launch_.lays_out;
     return expands ? take_expanded_weight(arena, a.weight, a.windows) : TensorView{};
-  }
-
-  /// A weight that is rounded before; null: blocks round it, or need not.
-  void* take_rounded(const PointwiseArguments& a, Arena& arena) const {
-    return launch_.rounds_before(case_) ? arena.take<char>(padded_bytes(a.weight)) : nullptr;
   }
 
   PointwiseCase case_;

@@ -69,7 +69,6 @@ struct PointwiseCase {
   bool lays_out = false;                ///< threads lay the weight out in all kernels that can (WeightSource)
   bool has_slow_rows = false;           ///< of a weight; threads may lay it out, too
   bool smem_transposes_weight = false;  ///< by blocks: pointwise_hopper_smem_transpose.h
-  bool rounds_weight = false;           ///< floats with k innermost: blocks round them, or a launch before
   bool input_gradient = false;          ///< by the whole weight
   bool swap_ab = false;  ///< of planes: they are a convolution's weight, what is the weight here its positions
 
@@ -84,15 +83,11 @@ struct PointwiseCase {
 struct PointwiseLaunch {
   const PointwiseInstance* instance = nullptr;  ///< null: none fits
   int pixel_tiles = 0, channel_tiles = 1, splits = 1, stages = 2;
-  int cluster = 1;                      ///< blocks that share the k of a tile
-  bool lays_out = false;                ///< threads lay the weight out
-  bool smem_transposes_weight = false;  ///< blocks transpose or round it in shared memory, and no launch before
+  int cluster = 1;        ///< blocks that share the k of a tile
+  bool lays_out = false;  ///< threads lay the weight out
+  bool smem_transposes_weight = false;
   double cost = std::numeric_limits<double>::infinity();  ///< in microseconds
 
-  /// Whether a launch before rounds the weight. Blocks that keep it round it once, which costs next to nothing.
-  bool rounds_before(const PointwiseCase& product) const {
-    return product.rounds_weight && instance->family == PointwiseFamily::sliced_k && !smem_transposes_weight;
-  }
   /// Sets what it knows.
   void fill(const PointwiseCase& product, PointwiseParameters& parameters) const;
   void start(const char* name, const PointwiseCase& product, const PointwiseParameters& parameters, void* stream) const;

@@ -131,9 +131,7 @@ void for_each_launch(const PointwiseInstance& instance, const PointwiseCase& pro
       if (launch.stages < instance.least_stages) continue;
       const double cost = cost_of(product, instance, launch, size) + (is_last_resort ? kLastResort : 0);
       for (const bool smem_transposes : {false, true}) {
-        const bool has_choice =
-            can_smem_transpose(product, instance.channels) || (product.rounds_weight && is_sliced_k);
-        if (smem_transposes && !has_choice) break;
+        if (smem_transposes && !can_smem_transpose(product, instance.channels)) break;
         launch.smem_transposes_weight = smem_transposes;
         launch.cost = cost + smem_transpose_cost(kSmemTransposeCost, product, launch, size);
         visit(launch);
@@ -174,7 +172,7 @@ void PointwiseLaunch::fill(const PointwiseCase& product, PointwiseParameters& p)
   p.splits = splits;
   p.stages = stages;
   p.cluster = cluster;
-  p.smem_transposes_weight = smem_transposes_weight && product.smem_transposes_weight;
+  p.smem_transposes_weight = smem_transposes_weight;
   p.has_other = product.has_other;
   p.epilogue.has_x = product.has_x;
   p.epilogue.has_added = product.has_added;

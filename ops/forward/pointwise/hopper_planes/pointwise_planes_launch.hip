@@ -1,8 +1,8 @@
 #ifdef FUSEDSC_HOPPER
 #include "fusedsc/common/gpu/sums/partials_launch.h"
-#include "fusedsc/forward/pointwise/hopper/pointwise_hopper_padded_weight.h"
 #include "fusedsc/forward/pointwise/hopper/pointwise_hopper_parameters.h"
 #include "fusedsc/forward/pointwise/hopper_planes/pointwise_planes_instances.h"
+#include "fusedsc/forward/pointwise/hopper_planes/pointwise_planes_weight.h"
 #include "fusedsc/forward/pointwise/pointwise_kernels.h"
 #include "fusedsc/forward/pointwise/tiles/pointwise_launches.h"
 #include "fusedsc/runtime/arena.h"
@@ -42,7 +42,6 @@ PlanesCase case_of(const PointwiseArguments& a) {
   PlanesCase product = planes_case(a.x, a.y.sizes[1]);
   set_fusion(product, a);
   product.lays_out = lays_out_weight(product, a.weight);
-  product.rounds_weight = a.x.dtype == DataType::float32;
   return product;
 }
 
@@ -60,9 +59,7 @@ std::string why_none(const PointwiseArguments& a) {
 class Pass {
  public:
   Pass(const PointwiseArguments& a, const PlanesLaunch& launch)
-      : case_(case_of(a)),
-        launch_(launch),
-        pads_(launch.rounds_before(case_) || !suits_tma(weight_matrix(a.weight, 1), a.x.dtype)) {}
+      : case_(case_of(a)), launch_(launch), pads_(!suits_tma(weight_matrix(a.weight, 1), a.x.dtype)) {}
 
   std::size_t workspace_bytes(const PointwiseArguments& a) const {
     Arena arena(nullptr);
@@ -86,7 +83,7 @@ class Pass {
     if (case_.lays_out) {
       p.source = WeightSource(a.weight, {});
     } else {
-      p.rounds_weight = problem.dtype == DataType::float32 && padded == nullptr;
+      p.rounds_weight = problem.dtype == DataType::float32;
       p.weight =
           map_of(padded != nullptr ? padded : a.weight.data, problem.dtype, problem.depth, problem.channels,
                  padded != nullptr ? padded_pitch(a.weight) : a.weight.strides[0], instance.depth, instance.channels);
@@ -102,7 +99,7 @@ class Pass {
     return a.statistics ? arena.take<float>(std::int64_t{3} * launch_.splits * a.y.sizes[1]) : nullptr;
   }
 
-  /// A weight as TMA reads it, of floats rounded; null: the caller's is read.
+  /// A weight as TMA reads it; null: the caller's is read.
   void* take_padded(const PointwiseArguments& a, Arena& arena) const {
     return pads_ ? arena.take<char>(padded_bytes(a.weight)) : nullptr;
   }

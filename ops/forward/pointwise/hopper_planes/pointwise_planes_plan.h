@@ -57,13 +57,9 @@ struct PlanesLaunch {
   int pixel_tiles = 0, channel_tiles = 1, splits = 1, stages = 2;
   int cluster = 1;       ///< blocks that share the k of a tile
   bool spreads = false;  ///< where blocks stay: tiles go round them before they go round a block's groups
-  bool smem_transposes_weight = false;  ///< blocks transpose or round it in shared memory, and no launch before
+  bool smem_transposes_weight = false;
   double cost = std::numeric_limits<double>::infinity();  ///< in microseconds
 
-  /// As PointwiseLaunch's.
-  bool rounds_before(const PlanesCase& product) const {
-    return product.rounds_weight && instance->family == PointwiseFamily::sliced_k && !smem_transposes_weight;
-  }
   /// Sets what it knows.
   void fill(const PlanesCase& product, PlanesParameters& parameters) const;
   void start(const char* name, const PlanesCase& product, const PlanesParameters& parameters, void* stream) const;

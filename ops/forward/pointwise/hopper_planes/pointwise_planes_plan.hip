@@ -236,9 +236,7 @@ void for_each_launch(const PlanesInstance& instance, const PlanesCase& product, 
       if (launch.instance == nullptr) continue;
       const double cost = cost_of(product, launch, beside, size) + cost_of_odd_rows(product, launch);
       for (const bool smem_transposes : {false, true}) {
-        const bool has_choice = (product.smem_transposes_weight && instance.smem_transposes) ||
-                                (product.rounds_weight && instance.family == PointwiseFamily::sliced_k);
-        if (smem_transposes && !has_choice) break;
+        if (smem_transposes && !(product.smem_transposes_weight && instance.smem_transposes)) break;
         launch.smem_transposes_weight = smem_transposes;
         launch.cost =
             cost + smem_transpose_cost(product.whole_images ? kRunsSmemTransposeCost : kBoxesSmemTransposeCost, product,
@@ -281,7 +279,7 @@ void PlanesLaunch::fill(const PlanesCase& product, PlanesParameters& p) const {
   p.splits = splits;
   p.stages = stages;
   p.cluster = cluster;
-  p.smem_transposes_weight = smem_transposes_weight && product.smem_transposes_weight;
+  p.smem_transposes_weight = smem_transposes_weight;
   p.has_other = product.has_other;
   p.epilogue.has_x = product.has_x;
   p.epilogue.has_added = product.has_added;

@@ -1,7 +1,6 @@
 #ifdef FUSEDSC_HOPPER
-#include "fusedsc/forward/pointwise/hopper/pointwise_hopper_padded_weight.h"
+#include "fusedsc/forward/pointwise/hopper_planes/pointwise_planes_weight.h"
 
-#include "fusedsc/common/gpu/products/wave_product.h"
 #include "fusedsc/common/gpu/vendor/following_kernel.h"
 
 namespace fusedsc::gpu::hopper {
@@ -16,20 +15,17 @@ struct PaddedWeightParameters {
   int channels = 0;
 };
 
-/// A block copies a row. Element: float, or the bits of 16-bit elements.
-template <class Element>
+/// A block copies a row.
+template <class Bits>
 FUSEDSC_KERNEL(kThreads, 1)
 padded_weight_kernel(PaddedWeightParameters p) {
   let_next_kernel_start();
   wait_for_previous_kernel();
   const auto output = static_cast<std::int64_t>(block_index());
-  const Element* from = static_cast<const Element*>(p.weight) + output * p.output_stride;
-  Element* to = static_cast<Element*>(p.to) + output * p.pitch;
-#pragma unroll 4
+  const Bits* from = static_cast<const Bits*>(p.weight) + output * p.output_stride;
+  Bits* to = static_cast<Bits*>(p.to) + output * p.pitch;
   for (int channel = thread_index(); channel < p.channels; channel += kThreads) {
-    const Element element = from[channel * p.channel_stride];
-    if constexpr (sizeof(Element) == 4) to[channel] = rounded_to_tf32(element);
-    else to[channel] = element;
+    to[channel] = from[channel * p.channel_stride];
   }
 }
 
@@ -43,7 +39,8 @@ void launch_padded_weight(const char* name, const ConstTensorView& weight, void*
   p.pitch = padded_pitch(weight);
   p.to = to;
   p.channels = static_cast<int>(weight.sizes[1]);
-  const auto kernel = size_of(weight.dtype) == 2 ? padded_weight_kernel<std::uint16_t> : padded_weight_kernel<float>;
+  const auto kernel =
+      size_of(weight.dtype) == 2 ? padded_weight_kernel<std::uint16_t> : padded_weight_kernel<std::uint32_t>;
   launch_following(name, kernel, weight.sizes[0], kThreads, stream, p, 0);
 }
 

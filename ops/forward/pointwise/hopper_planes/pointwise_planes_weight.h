@@ -1,4 +1,4 @@
-/// Copies of weights for TMA of Hopper GPUs: rows are multiples of 16 bytes, floats are rounded to TensorFloat-32.
+/// Weights whose rows are no multiples of 16 bytes, for TMA of Hopper GPUs: copies of which they are.
 #pragma once
 
 #include "fusedsc/common/tensor_view.h"
@@ -15,8 +15,7 @@ inline std::int64_t padded_bytes(const ConstTensorView& weight) {
   return weight.sizes[0] * padded_pitch(weight) * static_cast<std::int64_t>(size_of(weight.dtype));
 }
 
-/// weight: [outputs, channels, 1, 1] of 16 bits or float32, any strides. What lies between rows of the copy is not
-/// written.
+/// weight: [outputs, channels, 1, 1] of 16 or 32 bits, any strides. What lies between rows of the copy is not written.
 void launch_padded_weight(const char* name, const ConstTensorView& weight, void* to, void* stream);
 
 }  // namespace fusedsc::gpu::hopper
