@@ -341,9 +341,9 @@ class PointwiseSlicedKProduct {
       round_weight(steps);
       std::uint32_t rows[kPieces][4];
       wait_for_products<0>();  // which may still read these registers
-      refill_last(steps);
       read_changed(rows, round, steps);
       multiply_step(sums, steps, [&](int k) -> const std::uint32_t(&)[4] { return rows[k / kPiece]; });
+      refill_last(steps);  // beside the products: the thread that copies waits for the other warps
     }
   }
 
