@@ -45,7 +45,7 @@ const FragmentInstance<PointwiseInputGradientParameters> kInstances[] = {
 // of a stage, stages; blocks, of which 0 with fusion: there is none
 #define FUSEDSC_STREAMED_FRAGMENTS(T, dtype)                                                              \
   streamed_fragments_of<InputGradient, T, 2, 64, 2, 2, 4, 4, 3, false>(dtype),                            \
-      streamed_fragments_of<InputGradient, T, 4, 64, 2, 2, 3, 3, 3, true>(dtype),                         \
+      streamed_fragments_of<InputGradient, T, 4, 64, 2, 2, 3, 3, 2, true>(dtype),                         \
       streamed_fragments_of<InputGradient, T, 2, 96, 4, 2, 3, 3, 2, false>(dtype),                        \
       streamed_fragments_of<InputGradient, T, 4, 128, 2, 2, 3, 2, 2, (sizeof(T) == 2)>(dtype),            \
       streamed_fragments_of<InputGradient, T, 4, 64, 4, 2, 3, (sizeof(T) == 4 ? 2 : 3), 2, false>(dtype), \
