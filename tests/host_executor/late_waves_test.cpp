@@ -2,12 +2,18 @@
 /// turn behind all others: none waits for ever, and none overtakes what it should wait for.
 #include <utility>
 
+#include "fusedsc/backward/pointwise/pointwise_kernels.h"
 #include "fusedsc/common/gpu/vendor/gpu.h"
+#include "fusedsc/forward/pointwise/pointwise_kernels.h"
 #include "gpu/depthwise_forced.h"
+#include "gpu/forced.h"
 #include "gpu/gpu_under_test.h"
 #include "host_executor/executor.h"
 #include "host_executor/late_wave.h"
+#include "ops/backward_case.h"
 #include "ops/dsc_block_verify.h"
+#include "ops/forward_case.h"
+#include "ops/pointwise_cases.h"
 
 namespace fusedsc::reference {
 namespace {
@@ -94,6 +100,42 @@ TEST_P(LateWaves, DepthwisePatches) {
       ASSERT_FALSE(HasFailure());
     }
   }
+}
+
+/// Pointwise products whose weight comes in stages, of which each warp copies a part for all.
+TEST_P(LateWaves, PointwiseStages) {
+  if (GetParam() >= 4) GTEST_SKIP() << "their blocks have four waves";
+  use_gpu_shared_memory(std::size_t{163} * 1024);
+  int configs = 0;
+  const auto verify_streamed = [&](const char* role, const auto& kernels, const auto& arguments, const auto& verify) {
+    for (const auto& kernel : able(kernels, arguments, {"gpu_fragments"})) {
+      for (const tuning::Config& config : kernel.configs(arguments)) {
+        if (config[tuning::Knob::depth] == 0) continue;
+        verify_by(role, "gpu_fragments/" + tuning::printed(config), verify);
+        ++configs;
+      }
+    }
+  };
+  for (const DataType dtype : {DataType::float16, DataType::float32}) {
+    for (const bool fused : {false, true}) {
+      const PointwiseGeometry geometry{{2, 200, 9, 11}, 136, 1, dtype == DataType::float32};
+      const ForwardCase<PointwiseGeometry> forward{
+          dtype, geometry, {.prologue = fused}, Memories::all(Memory::channels_last)};
+      ForwardTensors<PointwiseGeometry> tensors(forward);
+      verify_streamed("pointwise_conv2d.forward", gpu::pointwise_gpu_kernels(), tensors.arguments(forward),
+                      [&] { verify_forward(forward); });
+      const BackwardCase<PointwiseGeometry> backward{
+          dtype,
+          geometry,
+          {.gradient_prologue = fused, .grad_weight = false, .grad_bias = false},
+          Memories::all(Memory::channels_last)};
+      BackwardTensors<PointwiseGeometry> gradients(backward);
+      verify_streamed("pointwise_conv2d.backward", pointwise_backward_kernels(), gradients.arguments(backward),
+                      [&] { verify_backward(backward); });
+    }
+  }
+  use_gpu_shared_memory(0);
+  EXPECT_GE(configs, 50);
 }
 
 }  // namespace

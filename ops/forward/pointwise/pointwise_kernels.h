@@ -20,7 +20,8 @@ Kernel<PointwiseArguments> pointwise_skinny();
 Kernel<PointwiseArguments> pointwise_tiles();
 /// Text made for the problem and compiled at run time: channel distribution, or tiles of other sizes.
 Kernel<PointwiseArguments> pointwise_generated();
-/// 16 bits or TF32, channels_last, by products of 32 threads: rows and columns of a block, warps that share k, stages.
+/// 16 bits or TF32, channels_last, by products of 32 threads: rows and columns of a block, warps that share k, stages;
+/// the depth of a stage, where the weight comes in stages.
 Kernel<PointwiseArguments> pointwise_fragments();
 
 /// By TMA and the warpgroup products of Hopper GPUs. They have entries where FUSEDSC_HOPPER is defined. A tile's rows

@@ -41,6 +41,16 @@ const FragmentInstance<PointwiseInputGradientParameters> kInstances[] = {
       fragments_of<InputGradient, T, 2, 32, 2, 7, 4, false>(dtype),  \
       fragments_of<InputGradient, T, 2, 32, 4, 7, 4, true>(dtype),   \
       fragments_of<InputGradient, T, 2, 64, 4, 5, 3, false>(dtype)
+// with a weight that comes in stages: tiles of 8 positions of a warp, columns of a block, warps along positions, chunks
+// of a stage, stages; blocks, of which 0 with fusion: there is none
+#define FUSEDSC_STREAMED_FRAGMENTS(T, dtype)                                                              \
+  streamed_fragments_of<InputGradient, T, 2, 64, 2, 2, 4, 4, 3, false>(dtype),                            \
+      streamed_fragments_of<InputGradient, T, 4, 64, 2, 2, 3, 3, 2, true>(dtype),                         \
+      streamed_fragments_of<InputGradient, T, 2, 96, 4, 2, 3, 3, 2, false>(dtype),                        \
+      streamed_fragments_of<InputGradient, T, 4, 128, 2, 2, 3, 2, 2, (sizeof(T) == 2)>(dtype),            \
+      streamed_fragments_of<InputGradient, T, 4, 64, 4, 2, 3, (sizeof(T) == 4 ? 2 : 3), 2, false>(dtype), \
+      streamed_fragments_of<InputGradient, T, 4, 96, 4, 2, 3, 2, (sizeof(T) == 4 ? 0 : 2), false>(dtype), \
+      streamed_fragments_of<InputGradient, T, 8, 128, 2, 1, 4, 2, 0, false>(dtype)
 // of packed rows: tiles of 8 positions, columns; blocks, without fusion and with it
 #define FUSEDSC_PACKED_FRAGMENTS(T, dtype)                        \
   packed_fragments_of<InputGradient, T, 1, 32, 3, 3>(dtype),      \
@@ -50,8 +60,13 @@ const FragmentInstance<PointwiseInputGradientParameters> kInstances[] = {
       packed_fragments_of<InputGradient, T, 1, 96, 2, 1>(dtype),  \
       packed_fragments_of<InputGradient, T, 1, 128, 2, 1>(dtype), \
       packed_fragments_of<InputGradient, T, 2, 128, 2, 1>(dtype)
-    FUSEDSC_FRAGMENTS(Float16, DataType::float16),          FUSEDSC_FRAGMENTS(BFloat16, DataType::bfloat16),
-    FUSEDSC_FLOAT_FRAGMENTS(float, DataType::float32),      FUSEDSC_PACKED_FRAGMENTS(Float16, DataType::float16),
+    FUSEDSC_FRAGMENTS(Float16, DataType::float16),
+    FUSEDSC_FRAGMENTS(BFloat16, DataType::bfloat16),
+    FUSEDSC_FLOAT_FRAGMENTS(float, DataType::float32),
+    FUSEDSC_STREAMED_FRAGMENTS(Float16, DataType::float16),
+    FUSEDSC_STREAMED_FRAGMENTS(BFloat16, DataType::bfloat16),
+    FUSEDSC_STREAMED_FRAGMENTS(float, DataType::float32),
+    FUSEDSC_PACKED_FRAGMENTS(Float16, DataType::float16),
     FUSEDSC_PACKED_FRAGMENTS(BFloat16, DataType::bfloat16),
 };
 

@@ -1,4 +1,4 @@
-// "gpu_fragments": what is wanted of 16-bit tensors with neighbouring channels, by products of 32 threads.
+// "gpu_fragments": what is wanted of tensors with neighbouring channels, by products of 32 threads.
 #include <algorithm>
 
 #include "fusedsc/backward/pointwise/fragments/pointwise_fragments.h"

@@ -13,6 +13,17 @@
 namespace fusedsc::gpu {
 
 #if defined(FUSEDSC_HOST_EXECUTOR)
+/// Four matrices of 8 rows of four words from shared memory; `row`: row lane % 8 of matrix lane / 8. Of each, lane l
+/// gets word l % 4 of row l / 4.
+inline void load_matrices_of_words(const void* row, std::uint32_t (&to)[4]) {
+  const int lane = thread_index() % 32;
+  auto* const place = executor::place_of_thread<const void*>();
+  const void* const* wave = place - lane;
+  *place = row;
+  executor::wave_barrier();
+  for (int m = 0; m < 4; ++m) to[m] = static_cast<const std::uint32_t*>(wave[8 * m + lane / 4])[lane % 4];
+}
+
 /// Four matrices from shared memory; `row`, 16 bytes: row lane % 8 of matrix lane / 8. Of each, lane l gets elements 2
 /// * (l % 4) and the next of column l / 4.
 template <class T>
@@ -44,6 +55,8 @@ std::uint32_t transposed(std::uint32_t word, T) {
   return halves[0] | static_cast<std::uint32_t>(halves[1]) << 16;
 }
 #elif defined(__CUDACC__)
+FUSEDSC_DEVICE void load_matrices_of_words(const void* row, std::uint32_t (&to)[4]) { load_matrices<false>(row, to); }
+
 template <class T>
 FUSEDSC_DEVICE void load_transposed(const void* row, std::uint32_t (&to)[4], T) {
   load_matrices<true>(row, to);
@@ -56,6 +69,8 @@ FUSEDSC_DEVICE std::uint32_t transposed(std::uint32_t word, T) {
   return result;
 }
 #else
+FUSEDSC_DEVICE void load_matrices_of_words(const void* row, std::uint32_t (&to)[4]);
+
 template <class T>
 FUSEDSC_DEVICE void load_transposed(const void* row, std::uint32_t (&to)[4], T) = delete;
 template <class T>

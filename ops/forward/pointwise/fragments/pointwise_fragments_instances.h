@@ -3,13 +3,15 @@
 
 #include "fusedsc/forward/pointwise/fragments/pointwise_fragments_plan.h"
 #include "fusedsc/forward/pointwise/fragments/pointwise_packed_product.h"
+#include "fusedsc/forward/pointwise/fragments/pointwise_streamed_product.h"
 
 namespace fusedsc::gpu {
 
 /// A product, and what becomes of it: what Pass has as Parameters, kInputGradient, and Sink<T, Sweep, kFused, kClamps>.
 template <class Pass, class T, class Tile, FragmentFusion kFusion>
 struct FragmentsOfPass {
-  using Product = FragmentProduct<T, Tile, Pass::kInputGradient, kFusion>;
+  using Product = std::conditional_t<Tile::kStreams, StreamedProduct<T, Tile, Pass::kInputGradient, kFusion>,
+                                     FragmentProduct<T, Tile, Pass::kInputGradient, kFusion>>;
   using Sink = typename Pass::template Sink<T, FragmentSweep<Tile>, kFusion != FragmentFusion::none,
                                             kFusion == FragmentFusion::clamps>;
 
@@ -33,14 +35,30 @@ void add_kernel(FragmentInstance<typename Pass::Parameters>& to) {
 }
 
 /// kAll: there is a kernel for anything fused, too.
+template <class Pass, class T, class Tile, int kBlocks, int kFusedBlocks, bool kAll>
+FragmentInstance<typename Pass::Parameters> fragments_of_tile(DataType dtype) {
+  FragmentInstance<typename Pass::Parameters> result{dtype, config_of_fragments<Tile>()};
+  result.warp_positions = 8 * Tile::kPositionTiles;
+  result.warp_channels = Tile::kWarpChannels;
+  add_kernel<Pass, T, Tile, kBlocks, FragmentFusion::none>(result);
+  if constexpr (kFusedBlocks > 0) add_kernel<Pass, T, Tile, kFusedBlocks, FragmentFusion::clamps>(result);
+  if constexpr (kAll) add_kernel<Pass, T, Tile, 2, FragmentFusion::all>(result);
+  return result;
+}
+
 template <class Pass, class T, int kPositionTiles, int kColumns, int kParts, int kBlocks, int kFusedBlocks, bool kAll>
 FragmentInstance<typename Pass::Parameters> fragments_of(DataType dtype) {
   using Tile = FragmentTile<kPositionTiles, kColumns, kParts, 4, static_cast<int>(sizeof(T))>;
-  FragmentInstance<typename Pass::Parameters> result{dtype, config_of_fragments<Tile>()};
-  add_kernel<Pass, T, Tile, kBlocks, FragmentFusion::none>(result);
-  add_kernel<Pass, T, Tile, kFusedBlocks, FragmentFusion::clamps>(result);
-  if constexpr (kAll) add_kernel<Pass, T, Tile, 2, FragmentFusion::all>(result);
-  return result;
+  return fragments_of_tile<Pass, T, Tile, kBlocks, kFusedBlocks, kAll>(dtype);
+}
+
+/// With a weight that comes in stages: tiles of 8 positions of a warp, columns of a block, warps along positions,
+/// chunks of a stage, stages.
+template <class Pass, class T, int kPositionTiles, int kColumns, int kWarpRows, int kChunks, int kStages, int kBlocks,
+          int kFusedBlocks, bool kAll>
+FragmentInstance<typename Pass::Parameters> streamed_fragments_of(DataType dtype) {
+  using Tile = StreamedTile<kPositionTiles, kColumns, kWarpRows, kChunks, kStages, static_cast<int>(sizeof(T))>;
+  return fragments_of_tile<Pass, T, Tile, kBlocks, kFusedBlocks, kAll>(dtype);
 }
 
 template <class Pass, class T, class Tile, int kBlocks, FragmentFusion kFusion>
@@ -81,12 +99,32 @@ struct FragmentProblem {
     return plan_fragments(product, instance.config, resident, multiprocessors(), parameters);
   }
 
+  /// Of kernels that keep the weight and of those through which it streams each the cheapest, and of these two the one
+  /// that is it by counts.
   template <class Parameters, std::size_t kSize>
   tuning::Config cheapest(const FragmentInstance<Parameters> (&instances)[kSize]) const {
-    return cheapest_of(instances, needs, [&](const auto& instance) {
+    const auto cost_of = [&](const auto& instance) {
       PointwiseProductParameters parameters;
       return plan(instance, parameters);
-    });
+    };
+    const auto counted_of = [&](const auto& instance) {
+      PointwiseProductParameters parameters;
+      plan(instance, parameters);
+      const int resident = resident_blocks(kernel_of(instance, needs), instance.threads, memory_of(instance, needs));
+      const FragmentWarp warp{instance.warp_positions, instance.warp_channels, instance.streams()};
+      return counted_fragments(product, instance.config, warp, needs, resident, multiprocessors(), parameters);
+    };
+    constexpr double kNone = std::numeric_limits<double>::infinity();
+    const auto best = [&](bool streams, const auto& cost) {
+      return cheapest_of(instances, needs,
+                         [&](const auto& instance) { return instance.streams() == streams ? cost(instance) : kNone; });
+    };
+    const tuning::Config kept = best(false, cost_of), streamed = best(true, counted_of);
+    if (kept == tuning::Config() || streamed == tuning::Config()) return streamed == tuning::Config() ? kept : streamed;
+    const double of_kept = counted_of(instance_with(instances, needs, kept)),
+                 of_streamed = counted_of(instance_with(instances, needs, streamed));
+    constexpr double kUnsure = 0.9;  // counts are no better
+    return of_streamed < kUnsure * of_kept ? streamed : kept;
   }
 };
 

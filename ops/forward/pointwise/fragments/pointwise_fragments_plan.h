@@ -22,15 +22,23 @@ struct FragmentInstance {
   tuning::Config config;
   bool packed = false;  ///< for any even number of channels
   int threads = kMatrixThreads;
-  Kernel kernels[kFragmentFusions] = {};  ///< by what is fused; null: there is none
-  Memory memory[kFragmentFusions] = {};   ///< of a block
+  int warp_positions = 0, warp_channels = 0;  ///< of a tile; 0 of packed rows
+  Kernel kernels[kFragmentFusions] = {};      ///< by what is fused; null: there is none
+  Memory memory[kFragmentFusions] = {};       ///< of a block
+
+  /// Whether the weight comes in stages.
+  bool streams() const { return !packed && config[tuning::Knob::depth] > 0; }
 };
 
-/// Rows and columns of a block's tile, warps that share k, and copies under way.
+/// Rows and columns of a block's tile, warps that share k, and copies under way; of a weight that comes in stages the
+/// depth of one.
 template <class Tile>
 tuning::Config config_of_fragments() {
   using enum tuning::Knob;
-  return {{rows, Tile::kRows}, {columns, Tile::kColumns}, {groups, Tile::kParts}, {stages, Tile::kStages}};
+  tuning::Config config{
+      {rows, Tile::kRows}, {columns, Tile::kColumns}, {groups, Tile::kParts}, {stages, Tile::kStages}};
+  if constexpr (Tile::kStreams) config[depth] = Tile::kDepth;
+  return config;
 }
 
 /// What a kernel must be for.
@@ -109,6 +117,17 @@ std::string why_no_fragments_of(const ConstTensorView& weight);
 /// Sets everything about the tiles, and returns the kernel's cost.
 double plan_fragments(const PointwiseProblem& problem, const tuning::Config& config, int resident, int multiprocessors,
                       PointwiseProductParameters& product);
+
+/// What a warp has of a tile.
+struct FragmentWarp {
+  int positions, channels;
+  bool streams;  ///< the weight comes in stages
+};
+
+/// Of a plan the time by counts, in cycles.
+double counted_fragments(const PointwiseProblem& problem, const tuning::Config& config, const FragmentWarp& warp,
+                         const FragmentNeeds& needs, int resident, int multiprocessors,
+                         const PointwiseProductParameters& product);
 
 /// Likewise of packed rows: the time that the busiest part of a multiprocessor needs, in cycles, by counts.
 double plan_packed_fragments(const PointwiseProblem& problem, const tuning::Config& config, const FragmentNeeds& needs,

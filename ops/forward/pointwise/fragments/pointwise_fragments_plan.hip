@@ -95,6 +95,57 @@ double plan_packed_fragments(const PointwiseProblem& problem, const tuning::Conf
   return static_cast<double>(divide_up(blocks, resident)) * (start + tiles * std::max(together * kWarps * each, alone));
 }
 
+double counted_fragments(const PointwiseProblem& problem, const tuning::Config& config, const FragmentWarp& warp,
+                         const FragmentNeeds& needs, int resident, int multiprocessors,
+                         const PointwiseProductParameters& product) {
+  // Cycles of a multiprocessor: shared memory moves 128 bytes in one; of the second-level cache it has some 26 where
+  // all multiprocessors read, and 40 alone; a warp waits 800 for memory, and 100 for a barrier and what it reads behind
+  // it.
+  constexpr double kWarps = 4, kSharedBytes = 128, kCacheBytes = 26, kAloneBytes = 40, kLatency = 800, kBarrier = 100;
+  const double bytes = static_cast<double>(size_of(problem.dtype)), chunk = 64 / bytes;
+  const double multiply_adds = bytes == 2 ? 1024 : 512;
+  const double rows = config[tuning::Knob::rows], columns = config[tuning::Knob::columns],
+               parts = config[tuning::Knob::groups];
+  const std::int64_t step =
+      std::max<std::int64_t>(config[tuning::Knob::depth], static_cast<std::int64_t>(chunk * parts));
+  const double depth = static_cast<double>(divide_up(problem.depth, step) * step), chunks = depth / chunk;
+  const bool fused = needs.fusion != FragmentFusion::none;
+  const double operands = needs.shape.has_other ? 2 : 1, results = 1 + needs.shape.extras;
+
+  // Of a warp and a chunk: reads of 512 bytes, products, copies of 512 bytes with their addresses, prologue.
+  const double reads = warp.channels / 8.0 + warp.positions / 8.0 * operands;
+  const double products = warp.channels / 16.0 * 2 * warp.positions / 8.0;
+  const double copied = 64 * (rows * operands / parts + (warp.streams ? columns : 0));  // bytes of a block
+  const double copies = copied / 512 / kWarps;
+  const double values = warp.positions * chunk / 32 * operands;
+  const bool rounds = bytes == 4;
+  const double rounding = rounds ? warp.positions / 8.0 * 4 + (warp.streams ? columns / 32.0 * 6 : 0) : 0;
+  const double instructions = reads + products + copies * 3 + rounding + (fused ? values * 4 : 0) + 10;
+  const double shared = (kWarps * reads * 512 + copied * (rounds && warp.streams ? 2 : 1)) / kSharedBytes;
+  const double multiplied = rows / parts * columns * chunk / multiply_adds;
+  const double each = std::max({instructions, shared, multiplied, copied / kAloneBytes});
+  // Alone a block waits for what it reads, of which all stages but one are under way.
+  const double of_step = chunk * parts / static_cast<double>(step);
+  const double alone = std::max({each, multiplied + instructions + (warp.streams ? kBarrier * of_step : 0),
+                                 kLatency / (config[tuning::Knob::stages] - 1) * of_step});
+
+  // Of a tile: its results, and sums of parts by way of shared memory.
+  const double end_values = warp.positions * static_cast<double>(warp.channels) / 32;
+  const double stored = rows * columns * bytes * results;
+  const double end = std::max(end_values * (fused ? 2 + 3 * results : 1.5) * (parts > 1 ? 2 : 1), stored / kAloneBytes);
+
+  const std::int64_t blocks = product.blocks();
+  const double tiles = static_cast<double>(divide_up(product.pixel_tiles, product.splits));
+  const double beside = static_cast<double>(divide_up(std::min<std::int64_t>(blocks, resident), multiprocessors));
+  const double weight = warp.streams ? 0 : depth * columns * bytes;
+  const double start = 2 * kLatency + beside * weight * 2 / kAloneBytes;  // copied, then arranged
+  const double tile = std::max(beside * (chunks * each + end), chunks / parts * alone + end + kBarrier);
+  const double busiest = static_cast<double>(divide_up(blocks, resident)) * (start + tiles * tile);
+  const double all_tiles = static_cast<double>(product.pixel_tiles) * product.channel_tiles * product.groups;
+  const double all_bytes = all_tiles * (chunks * copied + stored) + static_cast<double>(blocks) * weight;
+  return std::max(busiest, all_bytes / kCacheBytes / multiprocessors);
+}
+
 double plan_fragments(const PointwiseProblem& problem, const tuning::Config& config, int resident, int multiprocessors,
                       PointwiseProductParameters& product) {
   using enum tuning::Knob;

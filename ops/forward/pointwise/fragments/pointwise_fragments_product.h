@@ -3,7 +3,7 @@
 #pragma once
 
 #include "fusedsc/common/gpu/vendor/following_kernel.h"
-#include "fusedsc/forward/pointwise/fragments/pointwise_fragments_tile.h"
+#include "fusedsc/forward/pointwise/fragments/pointwise_fragments_sums.h"
 #include "fusedsc/forward/pointwise/tiles/pointwise_product.h"
 
 namespace fusedsc::gpu {

@@ -36,7 +36,7 @@ struct FragmentTile {
   static constexpr int kGroup = 8 * kRun, kGroups = kColumns / kGroup;  ///< channels of 8 threads' runs
   static constexpr int kChannelTiles = kColumns / 16;
   static constexpr int kWarpColumns = 1, kWarpChannels = kColumns;  ///< of a block; of a warp
-  static constexpr bool kPacked = false;
+  static constexpr bool kPacked = false, kStreams = false;
   static_assert(kColumns % kGroup == 0 && kWarps % kParts == 0);
 
   /// As many for each part; values of k beyond the end are 0.
@@ -193,120 +193,6 @@ class FragmentWeight {
 
  private:
   FragmentWords* words_;
-};
-
-/// A thread's results: of 2 * kPositionTiles positions, and of each kGroups runs of channels.
-template <class T, class Tile>
-class FragmentSums {
- public:
-  static constexpr int kPositions = 2 * Tile::kPositionTiles;
-
-  FUSEDSC_DEVICE FragmentSums() { clear(); }
-
-  FUSEDSC_DEVICE void clear() {
-#pragma unroll
-    for (int i = 0; i < Tile::kChannelTiles; ++i) {
-#pragma unroll
-      for (int j = 0; j < Tile::kPositionTiles; ++j) {
-#pragma unroll
-        for (int v = 0; v < 4; ++v) sums_[i][j][v] = 0;
-      }
-    }
-  }
-
-  /// A chunk; of activations a thread has 16 bytes of one position of each tile.
-  FUSEDSC_DEVICE void multiply(const FragmentWords (&activations)[Tile::kPositionTiles],
-                               const FragmentWeight<T, Tile>& weight, int chunk) {
-    multiply(activations, [&](int i, int half) { return weight.read(chunk, i, half); });
-  }
-  /// read(channel tile, half of the chunk): the weight.
-  template <class Read>
-  FUSEDSC_DEVICE void multiply(const FragmentWords (&activations)[Tile::kPositionTiles], const Read& read) {
-#pragma unroll
-    for (int i = 0; i < Tile::kChannelTiles; ++i) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const FragmentWords a = read(i, half);
-#pragma unroll
-        for (int j = 0; j < Tile::kPositionTiles; ++j) {
-          const auto& b = activations[j].elements;
-          wave_multiply_add(
-              sums_[i][j],
-              {{a.elements[0], a.elements[1], a.elements[2], a.elements[3]}, {b[2 * half], b[2 * half + 1]}}, T());
-        }
-      }
-    }
-  }
-
-  /// Of the warp's positions, the thread's i-th.
-  FUSEDSC_DEVICE static int position(int i) {
-    if constexpr (Tile::kPacked) return i / 2 * 8 + FragmentPlace().inner + i % 2 * 4;
-    else return i / 2 * 8 + FragmentPlace().inner * 2 + i % 2;
-  }
-
-  FUSEDSC_DEVICE void read(int position, int group, float (&to)[Tile::kRun]) const {
-#pragma unroll
-    for (int i = 0; i < Tile::kRun; ++i) {
-      to[i] = sums_[group * (Tile::kRun / 2) + i / 2][position / 2][i % 2 * 2 + position % 2];
-    }
-  }
-
-  /// Of kParts warps that have summed over different k: unit u, a run of a position, is added up by part u % kParts.
-  static constexpr int kUnits = kPositions * Tile::kGroups;
-  static constexpr int kExchangeBytes = Tile::kParts == 1 ? 0 : kUnits * Tile::kRun * 4 * kMatrixThreads;
-
-  FUSEDSC_DEVICE static int unit(int position, int group) { return position * Tile::kGroups + group; }
-
-  FUSEDSC_DEVICE void leave(float* memory) const {
-#pragma unroll
-    for (int u = 0; u < kUnits; ++u) {
-      float values[Tile::kRun];
-      read(u / Tile::kGroups, u % Tile::kGroups, values);
-#pragma unroll
-      for (int i = 0; i < Tile::kRun; i += 4) store<4>(values + i, place(memory, u, i, thread_index()));
-    }
-  }
-  /// Of the parts of a group of rows, in their order.
-  FUSEDSC_DEVICE static void gather(float* memory, int unit, float (&to)[Tile::kRun]) {
-    const int first = thread_index() / (32 * Tile::kParts) * (32 * Tile::kParts) + thread_index() % 32;
-#pragma unroll
-    for (int part = 0; part < Tile::kParts; ++part) {
-#pragma unroll
-      for (int i = 0; i < Tile::kRun; i += 4) {
-        const auto four = *reinterpret_cast<const Aligned<float, 4>*>(place(memory, unit, i, first + 32 * part));
-#pragma unroll
-        for (int v = 0; v < 4; ++v) to[i + v] = part == 0 ? four.elements[v] : to[i + v] + four.elements[v];
-      }
-    }
-  }
-
- private:
-  FUSEDSC_DEVICE static float* place(float* memory, int unit, int i, int thread) {
-    return memory + ((unit * (Tile::kRun / 4) + i / 4) * kMatrixThreads + thread) * 4;
-  }
-
-  float sums_[Tile::kChannelTiles][Tile::kPositionTiles][4];
-};
-
-/// As TileSweep, of a thread's results.
-template <class Tile>
-struct FragmentOwners {
-  using A = float;
-  static constexpr bool kPixelRows = true, kInOrderOfOwners = true;
-  static constexpr int kRun = Tile::kRun, kOwners = Tile::kGroups, kItems = kOwners * kRun;
-  static constexpr int kChannels = Tile::kColumns, kPixels = Tile::kRows;
-  static constexpr int kSlots = 4 * Tile::kWarps / Tile::kWarpColumns;  ///< threads that meet a channel
-
-  FUSEDSC_DEVICE static int owner(int sweep) { return sweep % kOwners; }
-  FUSEDSC_DEVICE static int slot() { return FragmentPlace().warp / Tile::kWarpColumns * 4 + FragmentPlace().inner; }
-  FUSEDSC_DEVICE static int channel(int item) {
-    return FragmentPlace().warp % Tile::kWarpColumns * Tile::kWarpChannels + item / kRun * Tile::kGroup +
-           FragmentPlace().outer * kRun + item % kRun;
-  }
-};
-template <class Tile>
-struct FragmentSweep : FragmentOwners<Tile> {
-  static constexpr bool kWholeRuns = true;
 };
 
 }  // namespace fusedsc::gpu

@@ -1,0 +1,158 @@
+/// What a thread has of a product by fragments: its sums, and which positions and channels they are of.
+#pragma once
+
+#include "fusedsc/forward/pointwise/fragments/pointwise_fragments_tile.h"
+
+namespace fusedsc::gpu {
+
+/// A thread's results: of 2 * kPositionTiles positions, and of each kGroups runs of channels.
+template <class T, class Tile>
+class FragmentSums {
+ public:
+  static constexpr int kPositions = 2 * Tile::kPositionTiles;
+
+  FUSEDSC_DEVICE FragmentSums() { clear(); }
+
+  FUSEDSC_DEVICE void clear() {
+#pragma unroll
+    for (int i = 0; i < Tile::kChannelTiles; ++i) {
+#pragma unroll
+      for (int j = 0; j < Tile::kPositionTiles; ++j) {
+#pragma unroll
+        for (int v = 0; v < 4; ++v) sums_[i][j][v] = 0;
+      }
+    }
+  }
+
+  /// A chunk; of activations a thread has 16 bytes of one position of each tile.
+  FUSEDSC_DEVICE void multiply(const FragmentWords (&activations)[Tile::kPositionTiles],
+                               const FragmentWeight<T, Tile>& weight, int chunk) {
+    multiply(activations, [&](int i, int half) { return weight.read(chunk, i, half); });
+  }
+  /// read(channel tile, half of the chunk): the weight.
+  template <class Read>
+  FUSEDSC_DEVICE void multiply(const FragmentWords (&activations)[Tile::kPositionTiles], const Read& read) {
+#pragma unroll
+    for (int i = 0; i < Tile::kChannelTiles; ++i) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const FragmentWords a = read(i, half);
+#pragma unroll
+        for (int j = 0; j < Tile::kPositionTiles; ++j) {
+          const auto& b = activations[j].elements;
+          wave_multiply_add(
+              sums_[i][j],
+              {{a.elements[0], a.elements[1], a.elements[2], a.elements[3]}, {b[2 * half], b[2 * half + 1]}}, T());
+        }
+      }
+    }
+  }
+
+  /// Of the warp's positions, the thread's i-th.
+  FUSEDSC_DEVICE static int position(int i) {
+    if constexpr (Tile::kPacked) return i / 2 * 8 + FragmentPlace().inner + i % 2 * 4;
+    else return i / 2 * 8 + FragmentPlace().inner * 2 + i % 2;
+  }
+
+  FUSEDSC_DEVICE void read(int position, int group, float (&to)[Tile::kRun]) const {
+#pragma unroll
+    for (int i = 0; i < Tile::kRun; ++i) {
+      to[i] = sums_[group * (Tile::kRun / 2) + i / 2][position / 2][i % 2 * 2 + position % 2];
+    }
+  }
+
+  /// From rows of instructions that are channels in their order to those that read() expects, by a warp, whose memory
+  /// holds a group of channels. Rows are such that lanes fall on different banks.
+  static constexpr int kReorderPitch = Tile::kGroup + 4, kReorderBytes = 8 * Tile::kPositionTiles * kReorderPitch * 4;
+
+  FUSEDSC_DEVICE void reorder(float* memory) {
+    constexpr int kTiles = Tile::kRun / 2;  // of a group
+    const int outer = FragmentPlace().outer;
+#pragma unroll
+    for (int group = 0; group < Tile::kGroups; ++group) {
+      wave_product_barrier();  // what was there has been read
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i) {
+#pragma unroll
+        for (int p = 0; p < kPositions; ++p) {
+          float* const to = memory + position(p) * kReorderPitch + 16 * i + outer;
+          const auto& sums = sums_[group * kTiles + i][p / 2];
+          to[0] = sums[p % 2];
+          to[8] = sums[2 + p % 2];
+        }
+      }
+      wave_product_barrier();
+#pragma unroll
+      for (int p = 0; p < kPositions; ++p) {
+#pragma unroll
+        for (int i = 0; i < Tile::kRun; i += 4) {
+          const auto four = *reinterpret_cast<const Aligned<float, 4>*>(memory + position(p) * kReorderPitch +
+                                                                        outer * Tile::kRun + i);
+#pragma unroll
+          for (int v = 0; v < 4; ++v) {
+            sums_[group * kTiles + (i + v) / 2][p / 2][v % 2 * 2 + p % 2] = four.elements[v];
+          }
+        }
+      }
+    }
+  }
+
+  /// Of kParts warps that have summed over different k: unit u, a run of a position, is added up by part u % kParts.
+  static constexpr int kUnits = kPositions * Tile::kGroups;
+  static constexpr int kExchangeBytes = Tile::kParts == 1 ? 0 : kUnits * Tile::kRun * 4 * kMatrixThreads;
+
+  FUSEDSC_DEVICE static int unit(int position, int group) { return position * Tile::kGroups + group; }
+
+  FUSEDSC_DEVICE void leave(float* memory) const {
+#pragma unroll
+    for (int u = 0; u < kUnits; ++u) {
+      float values[Tile::kRun];
+      read(u / Tile::kGroups, u % Tile::kGroups, values);
+#pragma unroll
+      for (int i = 0; i < Tile::kRun; i += 4) store<4>(values + i, place(memory, u, i, thread_index()));
+    }
+  }
+  /// Of the parts of a group of rows, in their order.
+  FUSEDSC_DEVICE static void gather(float* memory, int unit, float (&to)[Tile::kRun]) {
+    const int first = thread_index() / (32 * Tile::kParts) * (32 * Tile::kParts) + thread_index() % 32;
+#pragma unroll
+    for (int part = 0; part < Tile::kParts; ++part) {
+#pragma unroll
+      for (int i = 0; i < Tile::kRun; i += 4) {
+        const auto four = *reinterpret_cast<const Aligned<float, 4>*>(place(memory, unit, i, first + 32 * part));
+#pragma unroll
+        for (int v = 0; v < 4; ++v) to[i + v] = part == 0 ? four.elements[v] : to[i + v] + four.elements[v];
+      }
+    }
+  }
+
+ private:
+  FUSEDSC_DEVICE static float* place(float* memory, int unit, int i, int thread) {
+    return memory + ((unit * (Tile::kRun / 4) + i / 4) * kMatrixThreads + thread) * 4;
+  }
+
+  float sums_[Tile::kChannelTiles][Tile::kPositionTiles][4];
+};
+
+/// As TileSweep, of a thread's results.
+template <class Tile>
+struct FragmentOwners {
+  using A = float;
+  static constexpr bool kPixelRows = true, kInOrderOfOwners = true;
+  static constexpr int kRun = Tile::kRun, kOwners = Tile::kGroups, kItems = kOwners * kRun;
+  static constexpr int kChannels = Tile::kColumns, kPixels = Tile::kRows;
+  static constexpr int kSlots = 4 * Tile::kWarps / Tile::kWarpColumns;  ///< threads that meet a channel
+
+  FUSEDSC_DEVICE static int owner(int sweep) { return sweep % kOwners; }
+  FUSEDSC_DEVICE static int slot() { return FragmentPlace().warp / Tile::kWarpColumns * 4 + FragmentPlace().inner; }
+  FUSEDSC_DEVICE static int channel(int item) {
+    return FragmentPlace().warp % Tile::kWarpColumns * Tile::kWarpChannels + item / kRun * Tile::kGroup +
+           FragmentPlace().outer * kRun + item % kRun;
+  }
+};
+template <class Tile>
+struct FragmentSweep : FragmentOwners<Tile> {
+  static constexpr bool kWholeRuns = true;
+};
+
+}  // namespace fusedsc::gpu

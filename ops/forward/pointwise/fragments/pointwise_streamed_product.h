@@ -1,0 +1,150 @@
+/// The product of the forward pass and of the input gradient where a block's weight is large: it comes through shared
+/// memory in stages of k, beside the activations, and all warps of the block share it. Tiles may have many channels
+/// whatever the depth, so that activations are read less often.
+#pragma once
+
+#include "fusedsc/forward/pointwise/fragments/pointwise_fragments_product.h"
+#include "fusedsc/forward/pointwise/fragments/pointwise_streamed_operands.h"
+
+namespace fusedsc::gpu {
+
+/// As FragmentProduct.
+template <class T, class Tile, bool kWeightDepthFirst, FragmentFusion kFusion>
+struct StreamedProduct {
+  using Sweep = FragmentSweep<Tile>;
+  using Weight = StreamedWeight<T, Tile, kWeightDepthFirst>;
+  using Sums = FragmentSums<T, Tile>;
+  using Rows = StreamedRows<T, Tile>;
+  static constexpr bool kHasFusion = kFusion != FragmentFusion::none, kMayHaveOther = kHasFusion && kWeightDepthFirst;
+  static constexpr int kExchangeBytes = Weight::kRaw ? Tile::kWarps * Sums::kReorderBytes : 0;
+
+  FUSEDSC_HOST_DEVICE static constexpr int stage_bytes(bool has_other) {
+    return Weight::kStageBytes + Rows::kStageBytes * (has_other ? 2 : 1);
+  }
+
+  /// Of a block: stages, sums on their way to other threads, coefficients; in the end what the sink needs.
+  template <class Sink>
+  FUSEDSC_HOST_DEVICE static std::size_t memory_bytes(int depth, bool has_other) {
+    const int prologue = kHasFusion ? FragmentPrologue::bytes(Tile::steps(depth) * Tile::kDepth) : 0;
+    const auto bytes = static_cast<std::size_t>(Tile::kStages * stage_bytes(has_other) + kExchangeBytes + prologue);
+    return bytes > Sink::kFinishBytes ? bytes : Sink::kFinishBytes;
+  }
+
+  template <class Sink, class Parameters>
+  FUSEDSC_DEVICE static void run(const Parameters& parameters) {
+    if constexpr (kMayHaveOther) {
+      if (parameters.product.prologue.other.data != nullptr) run_with<Sink, true>(parameters);
+      else run_with<Sink, false>(parameters);
+    } else {
+      run_with<Sink, false>(parameters);
+    }
+  }
+
+ private:
+  template <class Sink, bool kHasOther, class Parameters>
+  FUSEDSC_DEVICE static void run_with(const Parameters& parameters) {
+    const PointwiseProductParameters& p = parameters.product;
+    const PointwiseShare share(p);
+    const int first_channel = share.channel_tile * Tile::kColumns, channels = p.channels - first_channel;
+    const int steps = Tile::steps(p.depth);
+    constexpr int kStage = stage_bytes(kHasOther);
+    auto* const memory = static_cast<unsigned char*>(shared_memory());
+    auto* const exchange = reinterpret_cast<float*>(memory + Tile::kStages * kStage);
+    const FragmentPrologue prologue(p.prologue, memory + Tile::kStages * kStage + kExchangeBytes, steps * Tile::kDepth);
+
+    wait_for_previous_kernel();
+    const T* const from = static_cast<const T*>(p.weight.data) + share.group * p.weight.group +
+                          first_channel * (kWeightDepthFirst ? 1 : p.weight.first);
+    const Weight weight(from, p.weight.first, channels, memory, kStage);
+    Rows rows(p.activations, share.group, memory + Weight::kStageBytes, kStage);
+    Rows other(kHasOther ? p.prologue.other : p.activations, share.group,
+               memory + Weight::kStageBytes + Rows::kStageBytes, kStage);
+
+    const int tiles = (p.pixel_tiles - share.split + p.splits - 1) / p.splits;
+    const auto first_pixel = [&](int tile) { return (share.split + tile * p.splits) * Tile::kRows; };
+    int next_tile = 0, next_step = 0, next_slot = 0;
+    const auto start_next = [&] {
+      if (next_tile < tiles) {
+        if (next_step == 0) {
+          const int first = first_pixel(next_tile);
+          rows.aim(first, p.pixels - first);
+          if constexpr (kHasOther) other.aim(first, p.pixels - first);
+        }
+        const int k = next_step * Tile::kDepth;
+        weight.start(next_slot, k, p.depth);
+        rows.start(next_slot, k, p.depth);
+        if constexpr (kHasOther) other.start(next_slot, k, p.depth);
+        if (++next_step == steps) {
+          next_step = 0;
+          ++next_tile;
+        }
+      }
+      next_slot = next_slot == Tile::kStages - 1 ? 0 : next_slot + 1;
+      commit_copies();
+    };
+#pragma unroll
+    for (int i = 0; i < Tile::kStages - 1; ++i) start_next();
+    if constexpr (kHasFusion) {
+      prologue.load_all<kMatrixThreads, kPerWord<T>>(share.group * p.depth, p.depth);
+    }
+    Sink sink(parameters, share, first_channel);
+
+    Sums sums;
+    int slot = 0;
+#pragma unroll 1
+    for (int tile = 0; tile < tiles; ++tile) {
+#pragma unroll 1
+      for (int step = 0; step < steps; ++step) {
+        wait_for_copies<Tile::kStages - 2>();
+        weight.arrange(slot);
+        block_barrier();  // this stage is there, and the last one has been read by all
+        start_next();
+#pragma unroll
+        for (int chunk = 0; chunk < Tile::kChunks; ++chunk) {
+          FragmentWords a[Tile::kPositionTiles], b[Tile::kPositionTiles];
+          rows.read(slot, chunk, a);
+          if constexpr (kHasOther) other.read(slot, chunk, b);
+          if constexpr (kHasFusion) {
+            prologue.apply<T, kHasOther, kWeightDepthFirst ? FragmentFusion::none : kFusion>(
+                step * Tile::kDepth + chunk * Tile::kChunk + FragmentPlace().inner * Tile::kDepthRun, a, b);
+          }
+#pragma unroll
+          for (FragmentWords& words : a) words = factors_of<T>(words);
+          const auto reader = weight.reader(slot, chunk);
+          sums.multiply(a, [&](int i, int half) { return reader.read(i, half); });
+        }
+        slot = slot == Tile::kStages - 1 ? 0 : slot + 1;
+      }
+      if constexpr (Weight::kRaw) sums.reorder(exchange + FragmentPlace().warp * (Sums::kReorderBytes / 4));
+      finish_tile(sums, first_pixel(tile), p.pixels, first_channel, channels, sink);
+      sums.clear();
+    }
+    let_next_kernel_start();
+    sink.finish(SharedMemory<float, kMostBytes<Sink>>{reinterpret_cast<float*>(memory)});
+  }
+
+  template <class Sink>
+  static constexpr std::size_t kMostBytes = Sink::kFinishBytes;
+
+  template <class Sink>
+  FUSEDSC_DEVICE static void finish_tile(const Sums& sums, int first_pixel, int pixels, int first_channel, int channels,
+                                         Sink& sink) {
+    const int first_of_warp = first_pixel + FragmentPlace().warp / Tile::kWarpColumns * 8 * Tile::kPositionTiles;
+#pragma unroll
+    for (int group = 0; group < Tile::kGroups; ++group) {
+      const int channel = Sweep::channel(group * Tile::kRun);
+      if (channel >= channels) continue;
+      sink.meet(group);
+#pragma unroll
+      for (int i = 0; i < Sums::kPositions; ++i) {
+        const int pixel = first_of_warp + Sums::position(i);
+        if (pixel >= pixels) continue;
+        float y[Tile::kRun];
+        sums.read(i, group, y);
+        sink.take(Sums::unit(i, group), pixel, first_channel + channel, y, Tile::kRun);
+      }
+    }
+  }
+};
+
+}  // namespace fusedsc::gpu
