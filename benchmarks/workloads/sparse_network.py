@@ -26,7 +26,7 @@ from .sparse import CSR, CSR_CONVERSION, ONE_OUTPUT, ONES
 from .trained_network import TrainedNetwork
 
 SWAPPED, SKIPPING = "ours, swapped", "ours, swapped and optimized"
-LAYER_FACTS = ("dense_us", "own_us", "ecr_us", "pecr_us", "config", "output", "pair_us")
+LAYER_FACTS = ("dense_us", "own_us", "ecr_us", "pecr_us", "config", "output", "pair_us", "front")
 
 
 @dataclass(frozen=True)

@@ -64,6 +64,8 @@ def key_of(layer: Layer, x: Tensor, ways: Sequence[str], sparsity: float, config
         "window": [conv.stride, conv.padding, conv.dilation, conv.groups, conv.padding_mode],
         "behind": [type(layer.norm).__name__, layer.activation, str(pooling)],
     }
+    if layer.front is not None:
+        key["front"] = [type(layer.front.norm).__name__, layer.front.activation]
     if configs:
         key["configs"] = {way: list(texts) for way, texts in configs.items()}
     return json.dumps(key, sort_keys=True)

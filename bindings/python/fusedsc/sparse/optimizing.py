@@ -41,9 +41,11 @@ def optimize(
     Runs the sample once, and on the way measures of each convolution how many zeros it reads, and how long it takes
     with the BatchNorm, activation and max-pooling behind it: dense, as it is; if it is depthwise or pointwise, dense by
     ``depthwise_conv2d`` or ``pointwise_conv2d``, with BatchNorm and activation in its epilogue; by ``ecr_conv2d``, with
-    both in it; and by ``pecr_conv2d``, with max-pooling behind ReLU in it, too. What is there stays unless another is
-    faster by more than 2% and by three standard errors. Of ECR and PECR each the configs (tiles of the kernel) that the
-    registry holds for the best are tried with the layer's own map first, as what is fastest depends on its zeros; a
+    both in it; and by ``pecr_conv2d``, with max-pooling behind ReLU in it, too. Where a depthwise or pointwise
+    convolution is all that reads what a BatchNorm in front of it makes, or the activation behind that, as in DenseNet,
+    both are in the prologue of our dense convolution, and in the times of all ways. What is there stays unless another
+    is faster by more than 2% and by three standard errors. Of ECR and PECR each the configs (tiles of the kernel) that
+    the registry holds for the best are tried with the layer's own map first, as what is fastest depends on its zeros; a
     layer keeps the one that it was fastest with. Where a layer that skips zeros is all that reads the result of
     another, both are timed with a :class:`fusedsc.sparse.CompressedMap` between them, too. A block that
     :func:`fusedsc.swap` has fused is timed as it is, and as its layers by themselves with what was chosen of each; it

@@ -56,6 +56,12 @@ class Region:
             changed[layer.name] = made
             if rest:
                 rest[-1].replace_all_uses_with(first)
+            if isinstance(made, DenseConv2d) and layer.front is not None:
+                # Where the front was: behind it something may be written to what it reads.
+                front = [copies[node] for node in layer.front.nodes]
+                front[0].prepend(first)
+                first.args = (front[0].args[0], *first.args[1:])
+                rest = front + rest
             for node in reversed(rest):
                 graph.erase_node(node)
         graph.lint()

@@ -9,8 +9,8 @@ __all__ = ["LayerChoice", "SparseReport"]
 
 @dataclass(frozen=True)
 class LayerChoice:
-    """A convolution with what is behind it, and how it is computed now. Times are microseconds; None where it was not
-    measured."""
+    """A convolution with what is behind it and in front of it, and how it is computed now. Times are microseconds; None
+    where it was not measured."""
 
     layer: str
     """The convolution's name in the model."""
@@ -35,6 +35,13 @@ class LayerChoice:
     block_us: tuple[float, float] | None = None
     """The fused block that it is in, as ``fusedsc.swap`` made it, and with the choices of its layers. None: it is in
     none, or all layers of the block stay."""
+    has_front: bool = False
+    """Whether a BatchNorm, and perhaps an activation, in front of it is in all of its times but `pair_us`."""
+
+    @property
+    def front(self) -> str:
+        """Where that is now: "fused" into the convolution, or "apart", as it was; "": there is none."""
+        return "" if not self.has_front else "fused" if self.choice == "own" else "apart"
 
     @property
     def us(self) -> float | None:
@@ -60,12 +67,13 @@ class SparseReport:
     """Whether layers gained by themselves, but the whole network did not: then all of them are dense."""
 
     def __str__(self) -> str:
-        names = "layer|zeros|choice|dense us|own us|ECR us|PECR us|gain|output|with next us|block us|config"
+        names = "layer|zeros|front|choice|dense us|own us|ECR us|PECR us|gain|output|with next us|block us|config"
         heading = tuple(names.split("|"))
         rows = [
             (
                 row.layer,
                 "" if row.sparsity is None else f"{row.sparsity:.2f}",
+                row.front,
                 row.choice,
                 _number(row.dense_us) or f"({row.reason})",
                 _number(row.own_us),
@@ -82,7 +90,7 @@ class SparseReport:
         widths = [max(map(len, column)) for column in zip(heading, *rows, strict=True)]
         lines = [
             "  ".join(
-                cell.ljust(width) if i in (0, 2, 8, 11) else cell.rjust(width)
+                cell.ljust(width) if i in (0, 2, 3, 9, 12) else cell.rjust(width)
                 for i, (cell, width) in enumerate(zip(cells, widths, strict=True))
             ).rstrip()
             for cells in (heading, *rows)
