@@ -11,11 +11,12 @@ from torch import Tensor, fx, nn
 
 from ..compressed_map import CompressedMap
 from . import timing
+from .concatenations import joined
 from .decisions import Configs, Decision, find, keep, key_of
 from .layers import DenseConv2d, SparseConv2d
 from .patterns import Layer, can_hand_on
 from .regions import Region
-from .report import LayerChoice
+from .report import Concatenations, LayerChoice
 
 __all__ = ["measure"]
 
@@ -43,6 +44,8 @@ def measure(
                 _Measuring(region, again, configs, tick).run(*given)
                 if region.is_block and region.taken:
                     _compare_block(region, given)
+                if region.taken:
+                    _compare_concatenations(region, given)
 
         return hook
 
@@ -176,6 +179,19 @@ def _with_config(layer: SparseConv2d, config: str) -> SparseConv2d:
     changed = copy.copy(layer)
     changed.config = config
     return changed
+
+
+def _compare_concatenations(region: Region, given: list) -> None:
+    """Joins those that grow, where that is faster."""
+    made = region.made()
+    found = joined(made) if isinstance(made, fx.GraphModule) else None
+    if found is None:
+        return
+    other, count = found
+    device = next(x.device.type for x in given if isinstance(x, Tensor))
+    ways = {"concatenated": lambda: made(*given), "joined": lambda: other(*given)}
+    faster, us = timing.faster_way("concatenated", timing.times_of(ways, "concatenated", device))
+    region.concatenations = Concatenations(region.name, count, us["concatenated"], us["joined"], faster == "joined")
 
 
 def _compare_block(region: Region, given: list) -> None:

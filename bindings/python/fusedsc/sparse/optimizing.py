@@ -91,7 +91,10 @@ def optimize(
     rows = [region.rows[layer] for region in regions for layer in region.convolutions]
     if taken_back:
         rows = [replace(row, choice="dense", output="dense", config="") for row in rows]
-    found = SparseReport(tuple(rows), before_us, after_us, taken_back)
+    concatenations = [region.concatenations for region in regions if region.concatenations is not None]
+    if taken_back:
+        concatenations = [replace(one, are_joined=False) for one in concatenations]
+    found = SparseReport(tuple(rows), before_us, after_us, taken_back, tuple(concatenations))
     _known[result] = found, model
     if verbose:
         print(found, file=sys.stderr)

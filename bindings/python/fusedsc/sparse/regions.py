@@ -11,9 +11,10 @@ from torch import fx, nn
 from ..matching.fused import FusedModule
 from ..matching.graph import LayerGraph, trace
 from ..matching.layers import why_not_plain
+from .concatenations import joined
 from .layers import DenseConv2d, SparseConv2d
 from .patterns import Layer, find_layers
-from .report import LayerChoice
+from .report import Concatenations, LayerChoice
 
 __all__ = ["Region", "find_regions"]
 
@@ -31,6 +32,8 @@ class Region:
     rows: dict[Layer, LayerChoice] = field(default_factory=dict)
     taken: dict[Layer, SparseConv2d | DenseConv2d] = field(default_factory=dict)
     """What takes the place of layers."""
+    concatenations: Concatenations | None = None
+    """What was found of those that grow, if there are any."""
 
     @property
     def is_block(self) -> bool:
@@ -68,7 +71,8 @@ class Region:
         targets = {node.target for node in graph.nodes if node.op in ("call_module", "get_attr")}
         root = {name: changed.get(name) or reduce(getattr, name.split("."), self.module) for name in targets}
         kind = self.module.fusedsc_original if isinstance(self.module, FusedModule) else type(self.module)
-        return fx.GraphModule(root, graph, kind.__name__).eval()
+        made = fx.GraphModule(root, graph, kind.__name__).eval()
+        return joined(made)[0] if self.concatenations is not None and self.concatenations.are_joined else made
 
 
 def find_regions(module: nn.Module, name: str = "", seen: set[nn.Module] | None = None) -> Iterator[Region]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["LayerChoice", "SparseReport"]
+__all__ = ["Concatenations", "LayerChoice", "SparseReport"]
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,21 @@ class LayerChoice:
 
 
 @dataclass(frozen=True)
+class Concatenations:
+    """Of a part of the network those that grow from layer to layer, as in a dense block. Times are microseconds of that
+    part with the choices of its layers."""
+
+    part: str
+    """Its name in the model; "": all of it."""
+    count: int
+    us: float
+    """As they are: each is a new map."""
+    joined_us: float
+    """With one map for those of a block, to which each layer adds its channels."""
+    are_joined: bool
+
+
+@dataclass(frozen=True)
 class SparseReport:
     """What :func:`fusedsc.sparse.optimize` found; printing it gives a table."""
 
@@ -65,6 +80,8 @@ class SparseReport:
     """Of the whole network, as it is now."""
     taken_back: bool = False
     """Whether layers gained by themselves, but the whole network did not: then all of them are dense."""
+    concatenations: tuple[Concatenations, ...] = ()
+    """Of those parts that have any that grow."""
 
     def __str__(self) -> str:
         names = "layer|zeros|front|choice|dense us|own us|ECR us|PECR us|gain|output|with next us|block us|config"
@@ -102,6 +119,12 @@ class SparseReport:
             f"{skipping} of {len(self.layers)} convolutions skip zeros{also}: the network takes "
             f"{self.before_us:.0f} us before, {self.after_us:.0f} now. For inference only."
         )
+        for found in self.concatenations:
+            of = f" of {found.part}" if found.part else ""
+            lines.append(
+                f"{found.count} growing concatenations{of}: {found.us:.0f} us as they are, {found.joined_us:.0f} "
+                f"where each layer adds to one map; {'so it is' if found.are_joined else 'they stay'}"
+            )
         if self.taken_back:
             lines.append("the network as a whole did not gain: all layers are dense again")
         return "\n".join(lines)
