@@ -13,6 +13,7 @@ from torch import nn
 
 import fusedsc
 from fusedsc.sparse.concatenations import PartOfRoom, Room
+from fusedsc.sparse.layers import DenseConv2d, SparseConv2d
 
 
 class DenseBlock(nn.Module):
@@ -188,6 +189,25 @@ def test_goes_on_as(way, choose):
             exported = torch.export.export(optimized, (x,))
             again = (exported.run_decompositions() if way == "decomposed" else exported).module()
         assert torch.equal(again(x), expected)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("channels", [5, 24, 64, 96])
+@pytest.mark.parametrize("kind", ["own", "own, with a front", "own, depthwise", "ecr"])
+def test_what_is_not_written_yet_is_not_read(kind, channels, layout):
+    """Whatever lies behind a part of a room."""
+    room = torch.full((2, channels + 40, 9, 8), torch.nan).to(memory_format=layout)
+    x = room[:, :channels]
+    x.normal_()
+    given = {"weight": torch.randn(32, channels, 1, 1)}
+    if kind == "own, with a front":
+        given |= {"scale": torch.randn(channels), "shift": torch.randn(channels), "prologue_activation": "relu"}
+    elif kind == "own, depthwise":
+        given = {"weight": torch.randn(channels, 1, 3, 3), "padding": (1, 1), "groups": channels, "activation": "relu"}
+    layer = (SparseConv2d if kind == "ecr" else DenseConv2d)(**given).eval()
+    y, expected = layer(x), layer(x.clone(memory_format=layout))
+    torch.testing.assert_close(y, expected, rtol=1e-4, atol=1e-4)
+    assert y.stride() == expected.stride()
 
 
 def test_maps_that_do_not_fit():
