@@ -67,8 +67,8 @@ def cats_of(model):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("way", ["own", "ecr"])
-def test_growing_concatenations_are_joined(layout, way, choose):
-    """To the bit: values are only somewhere else, whoever reads them."""
+def test_growing_concatenations_are_joined(layout, way, choose, own_fronts):
+    """Values are only somewhere else, whichever kernel of ours reads them."""
     model, x = network(DenseBlock), image().to(memory_format=layout)
     choose(way)
     apart = optimized_of(model, x)
@@ -158,6 +158,17 @@ def test_who_reads_and_when(change, count, choose):
     with torch.no_grad():
         torch.testing.assert_close(optimized(x), exactly(model, x), rtol=1e-4, atol=1e-4)
     assert sum(one.count for one in joins_of(optimized)) == count
+
+
+def test_a_front_that_stays_reads_a_concatenation(choose):
+    """PyTorch's BatchNorm is slow with a map with gaps."""
+    choose("ecr", cats="joined")
+    model, x = network(DenseBlock), image()
+    for layer in (*model.layers, model.transition):
+        layer[0].bias.data -= 1
+    optimized = optimized_of(model, x)
+    assert cats_of(optimized) == 4
+    assert joins_of(optimized) == ()
 
 
 def test_taken_back_with_the_network(choose):

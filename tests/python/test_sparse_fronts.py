@@ -109,8 +109,45 @@ def test_zeros_are_skipped_behind_a_front(choose):
     assert isinstance(optimized.get_submodule("norm1"), nn.BatchNorm2d)
 
 
-def test_a_front_is_in_all_times(monkeypatch):
-    """Of the network's own layers, and of what skips zeros; within our dense convolution it is no call."""
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("way", ["made", "saved", "exported"])
+def test_our_kernel_in_front_of_what_skips_zeros(way, layout, choose, own_fronts):
+    choose("ecr", output="compressed")
+    model, x = network(PreActivation), image().to(memory_format=layout)
+    model.norm1.bias.data -= 1
+    optimized = optimized_of(model, x)
+    rows = rows_of(optimized)
+    assert {name for name, row in rows.items() if row.front == "own"} == {"conv1"}
+    assert str(fusedsc.sparse.report(optimized)).count(" own ") > 0
+    left = {node.target for node in optimized.graph.nodes if node.op == "call_module"}
+    assert "conv1_front" in left
+    assert "norm1" not in left
+    with torch.no_grad():
+        if way == "saved":
+            optimized = loaded(saved(optimized))
+        elif way == "exported":
+            optimized = torch.export.export(optimized, (x,)).module()
+        torch.testing.assert_close(optimized(x), exactly(model, x), rtol=1e-4, atol=1e-4)
+        if way != "exported":
+            other = image(3, 27)
+            torch.testing.assert_close(optimized(other), exactly(model, other), rtol=1e-4, atol=1e-4)
+
+
+def test_our_kernel_in_front_is_kept(choose, own_fronts, store):
+    choose("ecr")
+    model, x = network(PreActivation), image()
+    model.norm1.bias.data -= 1
+    first = optimized_of(model, x)
+    choose("dense", whole="sparse")  # of what is measured; what is kept is not
+    second = optimized_of(model, x)
+    assert rows_of(first) == rows_of(second)
+    assert rows_of(second)["conv1"].front == "own"
+    assert "conv1_front" in str(second.graph)
+
+
+@pytest.mark.parametrize("is_own", [False, True])
+def test_a_front_is_in_all_times(is_own, monkeypatch):
+    """Of the network's own layers, and of what skips zeros; within our kernels it is no call."""
     norms, counted = [0], []
     batch_norm = F.batch_norm
 
@@ -130,10 +167,13 @@ def test_a_front_is_in_all_times(monkeypatch):
 
     monkeypatch.setattr(F, "batch_norm", counting)
     monkeypatch.setattr(timing, "times_of", times_of)
-    monkeypatch.setattr(timing, "fastest_of", lambda ways, device_type: next(iter(ways)))
+    fastest = (
+        (lambda ways, _: "own" if "own" in ways else next(iter(ways))) if is_own else lambda ways, _: next(iter(ways))
+    )
+    monkeypatch.setattr(timing, "fastest_of", fastest)
     front = nn.Sequential(nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 16, 1), nn.ReLU(), nn.MaxPool2d(2))
     optimized_of(network(lambda: front), image())
-    assert counted == [{"dense": 1, "own": 0, "ecr": 1, "pecr": 1}]
+    assert counted == [{"dense": 1, "own": 0, "ecr": 1 - is_own, "pecr": 1 - is_own}]
 
 
 def test_what_a_front_is_kept_by():

@@ -170,8 +170,9 @@ def _channels(layers: LayerGraph, node: fx.Node) -> int | None:
 
 
 def _takes_any_strides(module: nn.Module | None) -> bool:
-    """A part of a room has gaps in memory where images, or positions, lie one behind the other."""
-    return isinstance(module, DenseConv2d | SparseConv2d) or type(module) is nn.Conv2d or _is_norm(module)
+    """A part of a room has gaps in memory between images, or between positions. PyTorch's BatchNorm takes such a map,
+    too, but is slower then than with a concatenation in front."""
+    return isinstance(module, DenseConv2d | SparseConv2d)
 
 
 def _is_norm(module: nn.Module | None) -> bool:

@@ -115,6 +115,8 @@ class _Measuring(fx.Interpreter):
             self.region.taken[layer] = made[found.choice]
             if found.config:
                 made[found.choice].config = found.config
+            if found.own_front and layer.front is not None:
+                self.region.own_fronts[layer] = layer.own_front()
         return LayerChoice(name, sparsity, **asdict(found), reason=why_not_sparse, has_front=has_front)
 
     def _configs(self, made: Mapping[str, SparseConv2d | DenseConv2d], read: Tensor) -> Configs:
@@ -126,7 +128,7 @@ class _Measuring(fx.Interpreter):
         self, layer: Layer, made: Mapping[str, SparseConv2d | DenseConv2d], configs: Configs, x: Tensor
     ) -> Decision:
         """The ways, each by the fastest of its configs. Each has the layer's front in it: our dense convolution within
-        its kernel, the others as the network's own layers."""
+        its kernel, what skips zeros as the network's own layers or as one kernel of ours, dense as the former."""
         layers, device = self.region.layers, x.device.type
         read = layer.behind_front(layers, x)
         for way, texts in configs.items():
@@ -135,19 +137,21 @@ class _Measuring(fx.Interpreter):
             if fastest != texts[0]:
                 made[way].config = fastest
 
-        def front() -> Tensor:
-            return layer.behind_front(layers, x)
-
+        front = skipping_front = partial(layer.behind_front, layers, x)
+        if layer.front is not None and "ecr" in made:
+            fronts = {"apart": front, "own": partial(layer.own_front(), x)}
+            skipping_front = fronts[timing.fastest_of(fronts, device)]
         calls = {
             "dense": lambda: layer.dense(layers, front()),
             "own": lambda: layer.pool(layers, made["own"](x)),
-            "ecr": lambda: layer.pool(layers, made["ecr"](front())),
-            "pecr": lambda: made["pecr"](front()),
+            "ecr": lambda: layer.pool(layers, made["ecr"](skipping_front())),
+            "pecr": lambda: made["pecr"](skipping_front()),
         }
         tried = {way: call for way, call in calls.items() if way == "dense" or way in made}
         choice, us = timing.faster_way("dense", timing.times_of(tried, "dense", device))
         config = made[choice].config if choice in configs else ""
-        return Decision(choice, us["dense"], us.get("own"), us.get("ecr"), us.get("pecr"), config)
+        own_front = skipping_front is not front and choice in ("ecr", "pecr")
+        return Decision(choice, us["dense"], us.get("own"), us.get("ecr"), us.get("pecr"), config, own_front)
 
     def _note(self, layer: Layer, received: Tensor | CompressedMap) -> None:
         """That this is what the layer's convolution reads, if a convolution is all that reads its result."""

@@ -88,6 +88,13 @@ class Layer:
             return DenseConv2d(*given, *self._prologue()).eval()
         return SparseConv2d(*given, self.pooling if way == "pecr" else None).eval()
 
+    def own_front(self) -> DenseConv2d:
+        """The front alone, in one kernel: in front of a depthwise convolution of one by one that leaves values as they
+        are."""
+        channels = self.conv.in_channels
+        return DenseConv2d(self.conv.weight.new_ones(channels, 1, 1, 1), None, (1, 1), (0, 0), (1, 1), channels,
+                           "identity", *self._prologue()).eval()  # fmt: skip
+
     def _prologue(self) -> tuple[Tensor, Tensor, str] | tuple[()]:
         """What the front is to each channel that the convolution reads: scale, shift and activation."""
         if self.front is None:

@@ -32,6 +32,8 @@ class Region:
     rows: dict[Layer, LayerChoice] = field(default_factory=dict)
     taken: dict[Layer, SparseConv2d | DenseConv2d] = field(default_factory=dict)
     """What takes the place of layers."""
+    own_fronts: dict[Layer, DenseConv2d] = field(default_factory=dict)
+    """What takes the place of what is in front of those that skip zeros, where it is a kernel of ours."""
     concatenations: Concatenations | None = None
     """What was found of those that grow, if there are any."""
 
@@ -67,6 +69,13 @@ class Region:
                 rest = front + rest
             for node in reversed(rest):
                 graph.erase_node(node)
+            if layer in self.own_fronts:
+                node, *rest = (copies[node] for node in layer.front.nodes)
+                node.target = f"{layer.name}_front"
+                changed[node.target] = self.own_fronts[layer]
+                first.replace_input_with(first.args[0], node)
+                for other in reversed(rest):
+                    graph.erase_node(other)
         graph.lint()
         targets = {node.target for node in graph.nodes if node.op in ("call_module", "get_attr")}
         root = {name: changed.get(name) or reduce(getattr, name.split("."), self.module) for name in targets}

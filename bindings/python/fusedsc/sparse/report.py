@@ -38,10 +38,16 @@ class LayerChoice:
     has_front: bool = False
     """Whether a BatchNorm, and perhaps an activation, in front of it is in all of its times but `pair_us`."""
 
+    own_front: bool = False
+    """Whether that is a kernel of ours in front of what skips zeros."""
+
     @property
     def front(self) -> str:
-        """Where that is now: "fused" into the convolution, or "apart", as it was; "": there is none."""
-        return "" if not self.has_front else "fused" if self.choice == "own" else "apart"
+        """Where that is now: "fused" into the convolution; "own", a kernel of ours in front of what skips zeros; or
+        "apart", as it was; "": there is none."""
+        if not self.has_front:
+            return ""
+        return {"own": "fused", "dense": "apart"}.get(self.choice, "own" if self.own_front else "apart")
 
     @property
     def us(self) -> float | None:
