@@ -87,6 +87,16 @@ Tensor sliding_channel_conv2d_autocast(const Tensor& x, const Tensor& weight, co
 }
 
 template <at::DeviceType device>
+Tensor prologue_conv2d_autocast(const Tensor& x, const OptionalTensor& scale, const OptionalTensor& shift,
+                                std::string_view prologue, const Tensor& weight, const OptionalTensor& bias,
+                                IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation, std::int64_t groups,
+                                std::string_view activation) {
+  const Autocast<device> cast;
+  return prologue_conv2d(cast(x), scale, shift, prologue, cast(weight), cast(bias), stride, padding, dilation, groups,
+                         activation);
+}
+
+template <at::DeviceType device>
 Tensor ecr_conv2d_autocast(const Tensor& x, const Tensor& weight, const OptionalTensor& bias, IntArrayRef stride,
                            IntArrayRef padding, IntArrayRef dilation, std::int64_t groups, std::string_view activation,
                            const OptionalTensor& packed, std::string_view config) {
@@ -206,6 +216,7 @@ void register_casts(torch::Library& m) {
   m.impl("depthwise_conv2d", translated<depthwise_conv2d_autocast<device>>);
   m.impl("pointwise_conv2d", translated<pointwise_conv2d_autocast<device>>);
   m.impl("sliding_channel_conv2d", translated<sliding_channel_conv2d_autocast<device>>);
+  m.impl("_prologue_conv2d", translated<prologue_conv2d_autocast<device>>);
   m.impl("ecr_conv2d", translated<ecr_conv2d_autocast<device>>);
   m.impl("pecr_conv2d", translated<pecr_conv2d_autocast<device>>);
   m.impl("_sparse_conv2d_from_compressed", translated<from_compressed_autocast<device>>);

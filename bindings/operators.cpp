@@ -55,6 +55,13 @@ Tensors3 depthwise_conv2d_backward(const Tensor& grad_y, const Tensor& x, const 
                                          dilation, output_mask);
 }
 
+Tensor prologue_conv2d(const Tensor& x, const OptionalTensor& scale, const OptionalTensor& shift,
+                       std::string_view prologue, const Tensor& weight, const OptionalTensor& bias, IntArrayRef stride,
+                       IntArrayRef padding, IntArrayRef dilation, std::int64_t groups, std::string_view activation) {
+  return call<prologue_conv2d>("fusedsc::_prologue_conv2d", x, scale, shift, prologue, weight, bias, stride, padding,
+                               dilation, groups, activation);
+}
+
 Tensor ecr_conv2d(const Tensor& x, const Tensor& weight, const OptionalTensor& bias, IntArrayRef stride,
                   IntArrayRef padding, IntArrayRef dilation, std::int64_t groups, std::string_view activation,
                   const OptionalTensor& packed, std::string_view config) {

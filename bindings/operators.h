@@ -30,6 +30,11 @@ Tensor pointwise_conv2d(const Tensor& x, const Tensor& weight, const OptionalTen
 Tensor sliding_channel_conv2d(const Tensor& x, const Tensor& weight, const OptionalTensor& bias = {},
                               std::int64_t groups = 2, double overlap = 0.5);
 
+/// activation(convolution(prologue(scale*x + shift)) + bias), for inference.
+Tensor prologue_conv2d(const Tensor& x, const OptionalTensor& scale, const OptionalTensor& shift,
+                       std::string_view prologue, const Tensor& weight, const OptionalTensor& bias, IntArrayRef stride,
+                       IntArrayRef padding, IntArrayRef dilation, std::int64_t groups, std::string_view activation);
+
 Tensor ecr_conv2d(const Tensor& x, const Tensor& weight, const OptionalTensor& bias = {}, IntArrayRef stride = 1,
                   IntArrayRef padding = 0, IntArrayRef dilation = 1, std::int64_t groups = 1,
                   std::string_view activation = "identity", const OptionalTensor& packed = {},

@@ -22,6 +22,12 @@ TORCH_LIBRARY(fusedsc, m) {
   def("sliding_channel_conv2d_backward(Tensor grad_y, Tensor x, Tensor weight, int groups, float overlap, "
       "bool[3] output_mask) -> (Tensor grad_x, Tensor grad_weight, Tensor grad_bias)");
 
+  // activation(convolution(prologue(scale*x + shift)) + bias) of a depthwise or 1x1 convolution: both activations by
+  // name, scale and shift one per channel of x, of any floating dtype, or None for 1 and 0. Zeros are padded behind the
+  // prologue. Without gradients.
+  def("_prologue_conv2d(Tensor x, Tensor? scale, Tensor? shift, str prologue, Tensor weight, Tensor? bias, "
+      "int[2] stride, int[4] padding, int[2] dilation, int groups, str activation) -> Tensor");
+
   // Without gradients. `packed`: what _pack_sparse_weight makes of the weight, for calls that share it; else each makes
   // it anew. pecr_conv2d has ReLU behind the convolution, and then the greatest value of each window. `config`: the
   // kernel and config that the call asks for (fusedsc/forward/sparse.h).

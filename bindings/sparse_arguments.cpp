@@ -61,8 +61,8 @@ SparseArguments sparse_arguments(const Tensor& weight, const Tensor& bias, const
   return arguments;
 }
 
-void refuse_sparse_gradient(const char* op, const char* dense, const Tensor& x, const Tensor& weight,
-                            const OptionalTensor& bias) {
+void refuse_gradient(const char* op, const char* dense, const Tensor& x, const Tensor& weight,
+                     const OptionalTensor& bias) {
   refuse_transforms(op, x, weight, bias);
   if (!will_differentiate(x, weight, bias)) return;
   const char* name = requires_grad(x) ? "x" : requires_grad(weight) ? "weight" : "bias";

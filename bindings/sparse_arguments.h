@@ -24,7 +24,7 @@ SparseArguments sparse_arguments(const Tensor& weight, const Tensor& bias, const
                                  std::string_view config);
 
 /// There are no gradients: who wants one is told what has. `dense`: what that is.
-void refuse_sparse_gradient(const char* op, const char* dense, const Tensor& x, const Tensor& weight,
-                            const OptionalTensor& bias);
+void refuse_gradient(const char* op, const char* dense, const Tensor& x, const Tensor& weight,
+                     const OptionalTensor& bias);
 
 }  // namespace fusedsc::aten

@@ -149,7 +149,7 @@ Tensor pack_sparse_weight_kernel(const Tensor& weight, std::int64_t groups) {
 Tensor ecr_conv2d_autograd(const Tensor& x, const Tensor& weight, const OptionalTensor& bias, IntArrayRef stride,
                            IntArrayRef padding, IntArrayRef dilation, std::int64_t groups, std::string_view activation,
                            const OptionalTensor& packed, std::string_view config) {
-  refuse_sparse_gradient("ecr_conv2d", "torch.nn.functional.conv2d", x, weight, bias);
+  refuse_gradient("ecr_conv2d", "torch.nn.functional.conv2d", x, weight, bias);
   const at::AutoDispatchBelowADInplaceOrView guard;
   return ecr_conv2d(x, weight, bias, stride, padding, dilation, groups, activation, packed, config);
 }
@@ -157,7 +157,7 @@ Tensor ecr_conv2d_autograd(const Tensor& x, const Tensor& weight, const Optional
 Tensor pecr_conv2d_autograd(const Tensor& x, const Tensor& weight, const OptionalTensor& bias, IntArrayRef stride,
                             IntArrayRef padding, IntArrayRef pool_size, IntArrayRef pool_stride, IntArrayRef dilation,
                             std::int64_t groups, const OptionalTensor& packed, std::string_view config) {
-  refuse_sparse_gradient("pecr_conv2d", "torch.nn.functional.conv2d, relu and max_pool2d", x, weight, bias);
+  refuse_gradient("pecr_conv2d", "torch.nn.functional.conv2d, relu and max_pool2d", x, weight, bias);
   const at::AutoDispatchBelowADInplaceOrView guard;
   return pecr_conv2d(x, weight, bias, stride, padding, pool_size, pool_stride, dilation, groups, packed, config);
 }

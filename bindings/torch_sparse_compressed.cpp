@@ -182,7 +182,7 @@ Tensor from_compressed_autograd(const Tensor& values, const Tensor& channels, co
                                 IntArrayRef padding, IntArrayRef dilation, std::int64_t groups,
                                 std::string_view activation, IntArrayRef pool_size, IntArrayRef pool_stride,
                                 const OptionalTensor& packed, bool channels_last, std::string_view config) {
-  refuse_sparse_gradient(kFrom, kDense, values, weight, bias);
+  refuse_gradient(kFrom, kDense, values, weight, bias);
   const at::AutoDispatchBelowADInplaceOrView guard;
   return sparse_conv2d_from_compressed(values, channels, counts, weight, bias, stride, padding, dilation, groups,
                                        activation, pool_size, pool_stride, packed, channels_last, config);
@@ -193,7 +193,7 @@ Tensors3 to_compressed_autograd(const Tensor& x, const OptionalTensor& channels,
                                 IntArrayRef padding, IntArrayRef dilation, std::int64_t groups,
                                 std::string_view activation, IntArrayRef pool_size, IntArrayRef pool_stride,
                                 const OptionalTensor& packed, std::string_view config) {
-  refuse_sparse_gradient(kTo, kDense, x, weight, bias);
+  refuse_gradient(kTo, kDense, x, weight, bias);
   const at::AutoDispatchBelowADInplaceOrView guard;
   return sparse_conv2d_to_compressed(x, channels, counts, weight, bias, stride, padding, dilation, groups, activation,
                                      pool_size, pool_stride, packed, config);

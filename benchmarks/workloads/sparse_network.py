@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from statistics import median
 
 import torch
@@ -26,7 +26,7 @@ from .sparse import CSR, CSR_CONVERSION, ONE_OUTPUT, ONES
 from .trained_network import TrainedNetwork
 
 SWAPPED, SKIPPING = "ours, swapped", "ours, swapped and optimized"
-LAYER_FACTS = ("dense_us", "own_us", "ecr_us", "pecr_us", "config", "output", "pair_us")
+LAYER_FACTS = ("dense_us", "own_us", "ecr_us", "pecr_us", "config", "output", "pair_us", "front")
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,8 @@ def sparse_network(network: SparseNetwork | TrainedNetwork, place: Place) -> Wor
 
     ours = torch.no_grad()(lambda _: optimized(x))
     pytorch = {name: plain(layout, compiler) for name, layout, compiler in place.variants()}
-    layers = fusedsc.sparse.report(optimized).layers
+    report = fusedsc.sparse.report(optimized)
+    layers = report.layers
     beside = {}
     if is_offered(place.device, place.dtype):
         by_csr = with_csr(model, [layer.layer for layer in layers if layer.ecr_us is not None])
@@ -96,6 +97,7 @@ def sparse_network(network: SparseNetwork | TrainedNetwork, place: Place) -> Wor
         | {
             "zeros": sum(known) / len(known),
             "choices": _choices(layers),
+            "concatenations": [asdict(one) for one in report.concatenations],
             "layers": [_layer_facts(layer, model.get_submodule(layer.layer), read[layer.layer]) for layer in layers],
         }
     )

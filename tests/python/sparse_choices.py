@@ -14,16 +14,18 @@ FASTEST = {
 OUTPUTS = ("dense", "compressed")
 
 
-def times_of(way, whole="sparse", output="dense", block="layers"):
+def times_of(way, whole="sparse", output="dense", block="layers", cats="concatenated"):
     """In the place of ``fusedsc.sparse.timing.times_of``: one way is always the fastest, where there is such a way.
 
     `whole`: what is found of the whole network, of the ways "dense" and "sparse"; `output`: of maps between layers;
-    `block`: of a fused block, of the ways "block" and "layers"."""
+    `block`: of a fused block, of the ways "block" and "layers"; `cats`: of growing concatenations, of the ways
+    "concatenated" and "joined"."""
 
     def times(ways, present, device):
         for run in ways.values():
             run()
-        for names, fastest in ((OUTPUTS, output), (("block", "layers"), block)):
+        pairs = (OUTPUTS, output), (("block", "layers"), block), (("concatenated", "joined"), cats)
+        for names, fastest in pairs:
             if set(ways) == set(names):
                 return [{name: 20.0 if name == fastest else 30.0 for name in ways}] * 3
         order = (whole, "dense", "sparse") if "sparse" in ways else FASTEST[way]

@@ -81,6 +81,12 @@ def sparse_calls(layout):
         yield ops.ecr_conv2d, (x, weight, vector, *GEOMETRY, 2, "silu", given)
         yield ops.ecr_conv2d, (x, weight, vector, *GEOMETRY, 2, "silu", given, "cpu")
         yield ops.pecr_conv2d, (x, weight, vector, *SAME[:2], [2, 3], [1, 2], [1, 1], 2, given)
+    maps = torch.rand(4).float(), torch.rand(4).to(x.dtype)
+    depthwise = torch.randn(8, 1, 3, 3, dtype=x.dtype), torch.randn(8, dtype=x.dtype)
+    yield ops._prologue_conv2d, (x, *maps, "relu", *depthwise, *GEOMETRY, 4, "silu")
+    pointwise = torch.randn(6, 4, 1, 1, dtype=x.dtype), None
+    for scale, shift in (maps, (maps[0], None), (None, None)):
+        yield ops._prologue_conv2d, (x, scale, shift, "relu", *pointwise, [1, 1], [0], [1, 1], 1, "identity")
     wide, narrow = torch.randn(64, 2, 3, 3, dtype=x.dtype), torch.randn(6, 32, 1, 1, dtype=x.dtype)
     last = "relu", [2, 1], [1, 2], None
     to = ops._sparse_conv2d_to_compressed

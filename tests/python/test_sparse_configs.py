@@ -261,6 +261,7 @@ def test_files_from_before_there_were_configs(choose, store, monkeypatch):
         content = json.loads(file.read_text())
         assert "configs" not in content["key"]
         assert content.pop("config") == ""
+        assert content.pop("own_front") is False
         file.write_text(json.dumps(content))
     monkeypatch.setattr(timing, "times_of", _only_whole(timing.times_of))
     assert set(configs(optimized(x, configs=1))) == {""}

@@ -104,7 +104,9 @@ def test_damaged_files_are_measured_again(measured, content):
     assert all(json.loads(file.read_text())["choice"] for file in files())
 
 
-@pytest.mark.parametrize("change", [{"choice": "faster"}, {"choice": "pecr"}, {"key": "{}"}, {"ecr_us": "soon"}])
+@pytest.mark.parametrize(
+    "change", [{"choice": "faster"}, {"choice": "pecr"}, {"key": "{}"}, {"ecr_us": "soon"}, {"own_front": "yes"}]
+)
 def test_foreign_files_are_measured_again(measured, change):
     optimize()
     count = len(measured)

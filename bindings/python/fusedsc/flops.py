@@ -42,6 +42,10 @@ def _convolution(x, weight, *args, out_shape=None, **kwargs) -> int:
     return _conv(x, weight, out_shape)
 
 
+def _prologue(x, scale, shift, prologue, weight, *args, out_shape=None, **kwargs) -> int:
+    return _conv(x, weight, out_shape)
+
+
 def _depthwise_backward(grad_y, x, weight, stride, padding, dilation, output_mask, out_shape=None) -> int:
     return _conv_backward(grad_y, x, weight, x[1], output_mask[0], output_mask[1])
 
@@ -213,6 +217,7 @@ FORMULAS = {
     "pointwise_conv2d_backward": _pointwise_backward,
     "sliding_channel_conv2d": _convolution,
     "sliding_channel_conv2d_backward": _sliding_backward,
+    "_prologue_conv2d": _prologue,
     "ecr_conv2d": _convolution,
     "pecr_conv2d": _pecr,
     "_sparse_conv2d_from_compressed": _from_compressed,

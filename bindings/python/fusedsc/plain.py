@@ -69,6 +69,17 @@ def sliding_channel_conv2d(x, weight, bias, groups, overlap):
     return F.conv2d(x, dense[:, :, None, None], bias)
 
 
+def _prologue_conv2d(
+    x, scale, shift, prologue, weight, bias, stride, padding, dilation, groups, activation
+):  # fmt: skip
+    dtype = torch.promote_types(x.dtype, torch.float32)
+    y = x.to(dtype)
+    for vector, combined in ((scale, torch.mul), (shift, torch.add)):
+        y = y if vector is None else combined(y, vector.to(dtype)[:, None, None])
+    y = activation_function(prologue, "prologue")(y).to(x.dtype)
+    return activation_function(activation)(_convolution(y, weight, bias, stride, padding, dilation, groups))
+
+
 def ecr_conv2d(x, weight, bias, stride, padding, dilation, groups, activation, packed, config=""):
     return activation_function(activation)(_convolution(x, weight, bias, stride, padding, dilation, groups))
 

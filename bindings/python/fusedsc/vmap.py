@@ -21,6 +21,7 @@ OTHERS = (
     "_change_layout",
     "_fold_batch_norms",
     "_pack_sparse_weight",
+    "_prologue_conv2d",
     "_sparse_conv2d_from_compressed",
     "_sparse_conv2d_to_compressed",
     *(f"{name}_backward" for name in CONVOLUTIONS),

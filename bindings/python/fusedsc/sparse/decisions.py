@@ -37,6 +37,8 @@ class Decision:
     pecr_us: float | None = None
     config: str = ""
     """Of the fastest way; "": what the registry chooses."""
+    own_front: bool = False
+    """Whether the fastest way skips zeros behind a front that is a kernel of ours."""
 
 
 def folder() -> Path:
@@ -64,6 +66,8 @@ def key_of(layer: Layer, x: Tensor, ways: Sequence[str], sparsity: float, config
         "window": [conv.stride, conv.padding, conv.dilation, conv.groups, conv.padding_mode],
         "behind": [type(layer.norm).__name__, layer.activation, str(pooling)],
     }
+    if layer.front is not None:
+        key["front"] = [type(layer.front.norm).__name__, layer.front.activation]
     if configs:
         key["configs"] = {way: list(texts) for way, texts in configs.items()}
     return json.dumps(key, sort_keys=True)
@@ -78,6 +82,8 @@ def _roles(layer: Layer, ways: Sequence[str]) -> list[str]:
     """Those of our operators that are among the ways."""
     has_own = "own" in ways or isinstance(layer.conv, FusedModule)
     own = [f"{conv_kind(layer.conv)}_conv2d.forward"] if has_own else []
+    if layer.front is not None and "ecr" in ways:
+        own.append("depthwise_conv2d.forward")
     return [*own, "sparse_conv2d.forward"] if "ecr" in ways else own
 
 
@@ -89,10 +95,11 @@ def find(key: str, configs: Configs) -> Decision | None:
         content = json.loads(_file(key).read_text())
         if content["key"] != key:
             return None
-        content.setdefault("config", "")  # as of files from before there were any
+        content = {"config": "", "own_front": False, **content}  # as of files from before there were any
         decision = Decision(**{field.name: content[field.name] for field in fields(Decision)})
         time = getattr(decision, f"{decision.choice}_us", None)
         is_known = decision.config in ("", *configs.get(decision.choice, ()))
+        is_known = is_known and isinstance(decision.own_front, bool)
         return decision if isinstance(time, float) and is_known else None
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None

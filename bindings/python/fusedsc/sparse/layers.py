@@ -131,20 +131,25 @@ class SparseConv2d(nn.Module):
 
 
 class DenseConv2d(nn.Module):
-    """A depthwise or pointwise convolution with its activation in the kernel's epilogue, zeros and all: for inference.
+    """A depthwise or pointwise convolution with its activation in the kernel's epilogue, zeros and all, and if wanted
+    with an affine map and an activation in its prologue: for inference.
 
-    What :func:`fusedsc.functional.depthwise_conv2d` and ``pointwise_conv2d`` compute, with less to do before each call.
-    Weight and bias are buffers: there is nothing to train.
+    What :func:`fusedsc.functional.depthwise_conv2d` and ``pointwise_conv2d`` compute, with less to do before each call,
+    of prologue_activation(scale*x + shift). Weight, bias, scale and shift are buffers: there is nothing to train.
 
     Args:
         weight: [M, C, 1, 1], or with groups [C * m, 1, Kh, Kw].
         bias: [M], or None.
         stride, padding, dilation, groups: as ``nn.Conv2d`` has them; groups is 1, or C.
         activation: as in :func:`fusedsc.functional.pointwise_conv2d`.
+        scale, shift: [C] each, of any floating dtype; or None for 1 and 0.
+        prologue_activation: likewise, in front of the convolution; what is padded is zero behind it.
 
     Shape:
         [N, C, H, W] to [N, M, OH, OW].
     """
+
+    has_prologue = False  # of layers that were saved before there was any
 
     def __init__(
         self,
@@ -155,11 +160,15 @@ class DenseConv2d(nn.Module):
         dilation: tuple[int, int] = (1, 1),
         groups: int = 1,
         activation: str = "identity",
+        scale: Tensor | None = None,
+        shift: Tensor | None = None,
+        prologue_activation: str = "identity",
     ) -> None:
         super().__init__()
-        self.register_buffer("weight", weight.detach())
-        self.register_buffer("bias", None if bias is None else bias.detach())
-        self.activation = activation
+        for name, tensor in (("weight", weight), ("bias", bias), ("scale", scale), ("shift", shift)):
+            self.register_buffer(name, None if tensor is None else tensor.detach())
+        self.activation, self.prologue_activation = activation, prologue_activation
+        self.has_prologue = scale is not None or shift is not None or prologue_activation != "identity"
         stage = functional.ConvStage(weight, stride=stride, padding=padding, dilation=dilation, groups=groups)
         self.geometry = tuple(chain_geometry(None, [stage]))
 
@@ -167,10 +176,14 @@ class DenseConv2d(nn.Module):
         """
         Raises:
             RuntimeError: it is in training mode.
-            ValueError: as the operator.
+            ValueError: as the operator; there is a prologue, x requires a gradient, and grad mode is on.
         """
         _check_inference(self)
         strides, paddings, dilations, groups = self.geometry
+        if self.has_prologue:
+            prologue, tensors = (self.scale, self.shift, self.prologue_activation), (self.weight, self.bias)
+            window = strides, paddings, dilations, groups[0]
+            return functional.operators_in_use()._prologue_conv2d(x, *prologue, *tensors, *window, self.activation)
         return functional.operators_in_use().conv_chain(
             x,
             [self.weight],
@@ -194,6 +207,8 @@ class DenseConv2d(nn.Module):
             parts.append(f"dilation={dilations}")
         if groups != [1]:
             parts.append(f"groups={groups[0]}")
+        if self.has_prologue:
+            parts.append(f"prologue_activation={self.prologue_activation}")
         return ", ".join([*parts, f"activation={self.activation}"])
 
 

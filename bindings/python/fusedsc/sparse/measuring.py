@@ -5,16 +5,18 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
+from functools import partial
 
 from torch import Tensor, fx, nn
 
 from ..compressed_map import CompressedMap
 from . import timing
+from .concatenations import joined
 from .decisions import Configs, Decision, find, keep, key_of
 from .layers import DenseConv2d, SparseConv2d
 from .patterns import Layer, can_hand_on
 from .regions import Region
-from .report import LayerChoice
+from .report import Concatenations, LayerChoice
 
 __all__ = ["measure"]
 
@@ -42,6 +44,8 @@ def measure(
                 _Measuring(region, again, configs, tick).run(*given)
                 if region.is_block and region.taken:
                     _compare_block(region, given)
+                if region.taken:
+                    _compare_concatenations(region, given)
 
         return hook
 
@@ -72,7 +76,7 @@ class _Measuring(fx.Interpreter):
         root = nn.Sequential(region.module) if isinstance(region.module, nn.Conv2d) else region.module
         super().__init__(fx.GraphModule(root, region.layers.graph))
         self.region, self.again, self.configs, self.tick = region, again, configs, tick
-        self.firsts = {layer.nodes[0]: layer for layer in region.convolutions}
+        self.firsts = {layer.first: layer for layer in region.convolutions}
         self.received: dict[fx.Node, tuple[Layer, Tensor | CompressedMap]] = {}
         """Of the convolution that comes next the layer in front of it, and what that reads."""
 
@@ -83,12 +87,14 @@ class _Measuring(fx.Interpreter):
             self.region.rows[layer] = self._row(layer, x)
             before = self.received.pop(n, None)
             if isinstance(self.region.taken.get(layer), SparseConv2d):
-                self._note(layer, x if before is None else self._handed_on(*before, layer, x))
+                read = layer.behind_front(self.region.layers, x)
+                self._note(layer, read if before is None else self._handed_on(*before, layer, x))
             self.tick()
         return super().run_node(n)
 
     def _row(self, layer: Layer, x: Tensor) -> LayerChoice:
-        name, sparsity = self.region.path(layer), (x == 0).double().mean().item() if x.numel() else 0.0
+        name, read = self.region.path(layer), layer.behind_front(self.region.layers, x)
+        sparsity, has_front = (read == 0).double().mean().item() if x.numel() else 0.0, layer.front is not None
         why_not = layer.why_not or ("it reads an image without a batch" if x.dim() != 4 else "")
         why_not_sparse = layer.why_not_sparse or (
             f"less than {LEAST_SPARSITY:.0%} zeros" if sparsity < LEAST_SPARSITY else ""
@@ -97,9 +103,9 @@ class _Measuring(fx.Interpreter):
         if not why_not_sparse:
             ways += ["ecr"] if layer.pooling is None else ["ecr", "pecr"]
         if why_not or not ways:
-            return LayerChoice(name, sparsity, "dense", reason=why_not or why_not_sparse)
+            return LayerChoice(name, sparsity, "dense", reason=why_not or why_not_sparse, has_front=has_front)
         made = {way: layer.made(way) for way in ways}
-        configs = self._configs(made, x)
+        configs = self._configs(made, read)
         key = key_of(layer, x, ways, sparsity, configs)
         found = None if self.again else find(key, configs)
         if found is None:
@@ -109,38 +115,50 @@ class _Measuring(fx.Interpreter):
             self.region.taken[layer] = made[found.choice]
             if found.config:
                 made[found.choice].config = found.config
-        return LayerChoice(name, sparsity, **asdict(found), reason=why_not_sparse)
+            if found.own_front and layer.front is not None:
+                self.region.own_fronts[layer] = layer.own_front()
+        return LayerChoice(name, sparsity, **asdict(found), reason=why_not_sparse, has_front=has_front)
 
-    def _configs(self, made: Mapping[str, SparseConv2d | DenseConv2d], x: Tensor) -> Configs:
+    def _configs(self, made: Mapping[str, SparseConv2d | DenseConv2d], read: Tensor) -> Configs:
         """Of those ways that have several configs what is to be tried."""
-        lists = {way: one.configs(x, self.configs) for way, one in made.items() if isinstance(one, SparseConv2d)}
+        lists = {way: one.configs(read, self.configs) for way, one in made.items() if isinstance(one, SparseConv2d)}
         return {way: configs for way, configs in lists.items() if len(configs) > 1}
 
     def _timed(
         self, layer: Layer, made: Mapping[str, SparseConv2d | DenseConv2d], configs: Configs, x: Tensor
     ) -> Decision:
-        """The ways, each by the fastest of its configs."""
+        """The ways, each by the fastest of its configs. Each has the layer's front in it: our dense convolution within
+        its kernel, what skips zeros as the network's own layers or as one kernel of ours, dense as the former."""
         layers, device = self.region.layers, x.device.type
+        read = layer.behind_front(layers, x)
         for way, texts in configs.items():
-            fastest = timing.fastest_of({text: _calling(_with_config(made[way], text), x) for text in texts}, device)
+            ways = {text: partial(_with_config(made[way], text), read) for text in texts}
+            fastest = timing.fastest_of(ways, device)
             if fastest != texts[0]:
                 made[way].config = fastest
 
-        def calling(way: str) -> Callable[[], Tensor]:
-            call = _calling(made[way], x)
-            return call if way == "pecr" else lambda: layer.pool(layers, call())
-
-        all_ways = {"dense": lambda: layer.dense(layers, x), **{way: calling(way) for way in made}}
-        choice, us = timing.faster_way("dense", timing.times_of(all_ways, "dense", device))
+        front = skipping_front = partial(layer.behind_front, layers, x)
+        if layer.front is not None and "ecr" in made:
+            fronts = {"apart": front, "own": partial(layer.own_front(), x)}
+            skipping_front = fronts[timing.fastest_of(fronts, device)]
+        calls = {
+            "dense": lambda: layer.dense(layers, front()),
+            "own": lambda: layer.pool(layers, made["own"](x)),
+            "ecr": lambda: layer.pool(layers, made["ecr"](skipping_front())),
+            "pecr": lambda: made["pecr"](skipping_front()),
+        }
+        tried = {way: call for way, call in calls.items() if way == "dense" or way in made}
+        choice, us = timing.faster_way("dense", timing.times_of(tried, "dense", device))
         config = made[choice].config if choice in configs else ""
-        return Decision(choice, us["dense"], us.get("own"), us.get("ecr"), us.get("pecr"), config)
+        own_front = skipping_front is not front and choice in ("ecr", "pecr")
+        return Decision(choice, us["dense"], us.get("own"), us.get("ecr"), us.get("pecr"), config, own_front)
 
     def _note(self, layer: Layer, received: Tensor | CompressedMap) -> None:
-        """That this is what the layer reads, if a convolution is all that reads its result."""
+        """That this is what the layer's convolution reads, if a convolution is all that reads its result."""
         fuses_pooling = self.region.taken[layer].pooling is not None
         user = self.region.layers.only_user((layer.nodes if fuses_pooling else layer.unpooled)[-1])
         follower = self.firsts.get(user)
-        if follower is not None and can_hand_on(layer.conv, follower.conv):
+        if follower is not None and follower.front is None and can_hand_on(layer.conv, follower.conv):
             self.received[user] = layer, received
 
     def _handed_on(
@@ -160,15 +178,24 @@ class _Measuring(fx.Interpreter):
         return first(received)
 
 
-def _calling(layer: nn.Module, x: Tensor) -> Callable[[], Tensor]:
-    return lambda: layer(x)
-
-
 def _with_config(layer: SparseConv2d, config: str) -> SparseConv2d:
     """The layer, with the same weights."""
     changed = copy.copy(layer)
     changed.config = config
     return changed
+
+
+def _compare_concatenations(region: Region, given: list) -> None:
+    """Joins those that grow, where that is faster."""
+    made = region.made()
+    found = joined(made) if isinstance(made, fx.GraphModule) else None
+    if found is None:
+        return
+    other, count = found
+    device = next(x.device.type for x in given if isinstance(x, Tensor))
+    ways = {"concatenated": lambda: made(*given), "joined": lambda: other(*given)}
+    faster, us = timing.faster_way("concatenated", timing.times_of(ways, "concatenated", device))
+    region.concatenations = Concatenations(region.name, count, us["concatenated"], us["joined"], faster == "joined")
 
 
 def _compare_block(region: Region, given: list) -> None:

@@ -41,14 +41,18 @@ def optimize(
     Runs the sample once, and on the way measures of each convolution how many zeros it reads, and how long it takes
     with the BatchNorm, activation and max-pooling behind it: dense, as it is; if it is depthwise or pointwise, dense by
     ``depthwise_conv2d`` or ``pointwise_conv2d``, with BatchNorm and activation in its epilogue; by ``ecr_conv2d``, with
-    both in it; and by ``pecr_conv2d``, with max-pooling behind ReLU in it, too. What is there stays unless another is
-    faster by more than 2% and by three standard errors. Of ECR and PECR each the configs (tiles of the kernel) that the
-    registry holds for the best are tried with the layer's own map first, as what is fastest depends on its zeros; a
-    layer keeps the one that it was fastest with. Where a layer that skips zeros is all that reads the result of
-    another, both are timed with a :class:`fusedsc.sparse.CompressedMap` between them, too. A block that
-    :func:`fusedsc.swap` has fused is timed as it is, and as its layers by themselves with what was chosen of each; it
-    stays unless these are faster. At last the whole network is timed, as it was and as it is; if it has not gained,
-    everything is dense again. After section 7 of seed 002 (OCPA).
+    both in it; and by ``pecr_conv2d``, with max-pooling behind ReLU in it, too. Where a depthwise or pointwise
+    convolution is all that reads what a BatchNorm in front of it makes, or the activation behind that, as in DenseNet,
+    both are in the prologue of our dense convolution, or one kernel in front of what skips zeros, and in the times of
+    all ways. What is there stays unless another is faster by more than 2% and by three standard errors. Of ECR and PECR
+    each the configs (tiles of the kernel) that the registry holds for the best are tried with the layer's own map
+    first, as what is fastest depends on its zeros; a layer keeps the one that it was fastest with. Where a layer that
+    skips zeros is all that reads the result of another, both are timed with a :class:`fusedsc.sparse.CompressedMap`
+    between them, too. A block that :func:`fusedsc.swap` has fused is timed as it is, and as its layers by themselves
+    with what was chosen of each; it stays unless these are faster. Where concatenations grow from layer to layer, as in
+    a dense block, that part of the network is timed with one map to which each layer adds its channels, too. At last
+    the whole network is timed, as it was and as it is; if it has not gained, everything is dense again. After section 7
+    of seed 002 (OCPA).
 
     On a GPU all are timed as captured CUDA graphs, with PyTorch's settings as they are (TF32, ``cudnn.benchmark``).
 
@@ -89,7 +93,10 @@ def optimize(
     rows = [region.rows[layer] for region in regions for layer in region.convolutions]
     if taken_back:
         rows = [replace(row, choice="dense", output="dense", config="") for row in rows]
-    found = SparseReport(tuple(rows), before_us, after_us, taken_back)
+    concatenations = [region.concatenations for region in regions if region.concatenations is not None]
+    if taken_back:
+        concatenations = [replace(one, are_joined=False) for one in concatenations]
+    found = SparseReport(tuple(rows), before_us, after_us, taken_back, tuple(concatenations))
     _known[result] = found, model
     if verbose:
         print(found, file=sys.stderr)

@@ -1,8 +1,11 @@
-"""Convolutions in a network's graph, with the BatchNorm, the activation and the max-pooling behind them."""
+"""Convolutions in a network's graph, with the BatchNorm, the activation and the max-pooling behind them, and with the
+BatchNorm and the activation in front of them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -15,13 +18,21 @@ from ..matching.graph import LayerGraph
 from ..matching.layers import conv_kind, conv_padding, is_norm, norm_activation, why_not_plain
 from .layers import DenseConv2d, SparseConv2d
 
-__all__ = ["Layer", "can_hand_on", "find_layers", "folded"]
+__all__ = ["Front", "Layer", "can_hand_on", "find_layers", "folded"]
 
 POOLINGS = (F.max_pool2d, F.max_pool2d_with_indices, torch.max_pool2d)
 POOLING_ARGUMENTS = ("input", "kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices")
 
 Pooling = tuple[tuple[int, int], tuple[int, int]]
 """Size and stride, each (vertical, horizontal)."""
+
+
+class Front(NamedTuple):
+    """A BatchNorm, and the activation behind it, whose result one convolution alone reads."""
+
+    nodes: list[fx.Node]
+    norm: nn.Module
+    activation: str
 
 
 @dataclass(eq=False)
@@ -35,6 +46,8 @@ class Layer:
     unpooled: list[fx.Node] = field(default_factory=list)
     """The nodes that ``ecr_conv2d``, or our dense convolution, takes the place of; the others are pooling."""
     pooling: Pooling | None = None
+    front: Front | None = None
+    """Only where we have a kernel that computes it, too: elsewhere it is other layers' matter."""
     why_not: str | None = None
     """Why it stays as it is, whatever it takes."""
     why_not_sparse: str | None = None
@@ -50,8 +63,17 @@ class Layer:
         """The convolution's, below the module that the graph is of."""
         return str(self.nodes[0].target)
 
+    @property
+    def first(self) -> fx.Node:
+        """The node that reads what the layer, with its front, is given."""
+        return self.nodes[0] if self.front is None else self.front.nodes[0]
+
+    def behind_front(self, layers: LayerGraph, x: Tensor) -> Tensor:
+        """What the convolution reads."""
+        return x if self.front is None else _call(layers, self.front.nodes, x)
+
     def dense(self, layers: LayerGraph, x: Tensor) -> Tensor:
-        """What the network's own layers make of x."""
+        """What the network's own layers make of what the convolution reads."""
         return _call(layers, self.nodes, x)
 
     def pool(self, layers: LayerGraph, x: Tensor) -> Tensor:
@@ -59,12 +81,27 @@ class Layer:
         return _call(layers, self.nodes[len(self.unpooled) :], x)
 
     def made(self, way: str) -> SparseConv2d | DenseConv2d:
-        """The layer as "own", "ecr" or "pecr" computes it."""
+        """The layer as "own", with its front, or as "ecr" or "pecr" computes it, behind the front."""
         conv = self.conv
         given = *folded(conv, self.norm), conv.stride, conv_padding(conv), conv.dilation, conv.groups, self.activation
         if way == "own":
-            return DenseConv2d(*given).eval()
+            return DenseConv2d(*given, *self._prologue()).eval()
         return SparseConv2d(*given, self.pooling if way == "pecr" else None).eval()
+
+    def own_front(self) -> DenseConv2d:
+        """The front alone, in one kernel: in front of a depthwise convolution of one by one that leaves values as they
+        are."""
+        channels = self.conv.in_channels
+        return DenseConv2d(self.conv.weight.new_ones(channels, 1, 1, 1), None, (1, 1), (0, 0), (1, 1), channels,
+                           "identity", *self._prologue()).eval()  # fmt: skip
+
+    def _prologue(self) -> tuple[Tensor, Tensor, str] | tuple[()]:
+        """What the front is to each channel that the convolution reads: scale, shift and activation."""
+        if self.front is None:
+            return ()
+        dtype = torch.promote_types(self.conv.weight.dtype, torch.float32)  # as kernels read them
+        scale, shift = (vector.to(dtype) for vector in _affine(self.front.norm))
+        return scale, shift, self.front.activation
 
 
 def _call(layers: LayerGraph, nodes: list[fx.Node], x: Tensor) -> Tensor:
@@ -84,15 +121,21 @@ def folded(conv: nn.Conv2d, norm: nn.Module | None) -> tuple[Tensor, Tensor | No
     weight, bias = conv.weight.detach(), None if conv.bias is None else conv.bias.detach()
     if norm is None:
         return weight.clone(), None if bias is None else bias.clone()
+    scale, shift = _affine(norm)
+    if bias is not None:
+        shift = shift + bias.double() * scale
+    return (weight.double() * scale[:, None, None, None]).to(weight.dtype), shift.to(weight.dtype)
+
+
+def _affine(norm: nn.Module) -> tuple[Tensor, Tensor]:
+    """Scale and shift of a BatchNorm with its running statistics, in double precision."""
     scale = (norm.running_var.double() + norm.eps).rsqrt()
     if norm.weight is not None:
         scale = scale * norm.weight.detach().double()
     shift = -norm.running_mean.double() * scale
-    if bias is not None:
-        shift = shift + bias.double() * scale
     if norm.bias is not None:
         shift = shift + norm.bias.detach().double()
-    return (weight.double() * scale[:, None, None, None]).to(weight.dtype), shift.to(weight.dtype)
+    return scale, shift
 
 
 def find_layers(layers: LayerGraph) -> list[Layer]:
@@ -101,7 +144,14 @@ def find_layers(layers: LayerGraph) -> list[Layer]:
     for node in layers.graph.nodes:
         if isinstance(layers.layer(node), nn.Conv2d) and layers.only_input(node) is not None:
             calls.setdefault(layers.layer(node), []).append(node)
-    return [_follow(layers, nodes[0], len(nodes)) for nodes in calls.values()]
+    found = [_follow(layers, nodes[0], len(nodes)) for nodes in calls.values()]
+    behind = {node for layer in found for node in layer.nodes}
+    for layer in found:
+        if layer.has_own and layer.why_not is None:
+            front = _front(layers, layer)
+            # Behind another convolution it is in that one's weight and epilogue, which costs nothing.
+            layer.front = None if front is None or behind.intersection(front.nodes) else front
+    return found
 
 
 def can_hand_on(first: nn.Conv2d, second: nn.Conv2d) -> bool:
@@ -116,7 +166,7 @@ def _follow(layers: LayerGraph, start: fx.Node, calls: int) -> Layer:
     layer.why_not_sparse = "it is depthwise" if conv_kind(layer.conv) == "depthwise" else None
 
     following = _following(layers, start)
-    if following is not None and _folds(layers.layer(following), layer.conv):
+    if following is not None and _folds(layers.layer(following), layer.conv.out_channels):
         layer.norm, layer.activation = layers.layer(following), norm_activation(layers.layer(following))
         layer.nodes.append(following)
         following = _following(layers, following)
@@ -140,6 +190,23 @@ def _follow(layers: LayerGraph, start: fx.Node, calls: int) -> Layer:
     return layer
 
 
+def _front(layers: LayerGraph, layer: Layer) -> Front | None:
+    nodes, node, activation = [], layers.only_input(layer.nodes[0]), "identity"
+    if activation_at(layers, node) is not None and layers.only_input(node) is not None:
+        activation = activation_at(layers, node)
+        nodes, node = [node], layers.only_input(node)
+    norm = layers.layer(node)
+    if not _folds(norm, layer.conv.in_channels) or layers.only_input(node) is None:
+        return None
+    if activation == "identity":
+        activation = norm_activation(norm)
+    elif norm_activation(norm) != "identity":
+        return None
+    nodes = [node, *nodes]
+    is_alone = all(_following(layers, one) is next_ for one, next_ in pairwise([*nodes, layer.nodes[0]]))
+    return Front(nodes, norm, activation) if is_alone else None
+
+
 def _following(layers: LayerGraph, node: fx.Node) -> fx.Node | None:
     """What alone reads the node's value, and no other's."""
     user = layers.only_user(node)
@@ -157,10 +224,10 @@ def _why_not(conv: nn.Conv2d) -> str | None:
     return None
 
 
-def _folds(norm: nn.Module | None, conv: nn.Conv2d) -> bool:
+def _folds(norm: nn.Module | None, channels: int) -> bool:
     if norm is None or not is_norm(norm) or norm_activation(norm) is None or why_not_plain(norm) is not None:
         return False
-    return norm.running_mean is not None and len(norm.running_mean) == conv.out_channels
+    return norm.running_mean is not None and len(norm.running_mean) == channels
 
 
 def _pooling_at(layers: LayerGraph, node: fx.Node) -> Pooling | None:

@@ -11,9 +11,10 @@ from torch import fx, nn
 from ..matching.fused import FusedModule
 from ..matching.graph import LayerGraph, trace
 from ..matching.layers import why_not_plain
+from .concatenations import joined
 from .layers import DenseConv2d, SparseConv2d
 from .patterns import Layer, find_layers
-from .report import LayerChoice
+from .report import Concatenations, LayerChoice
 
 __all__ = ["Region", "find_regions"]
 
@@ -31,6 +32,10 @@ class Region:
     rows: dict[Layer, LayerChoice] = field(default_factory=dict)
     taken: dict[Layer, SparseConv2d | DenseConv2d] = field(default_factory=dict)
     """What takes the place of layers."""
+    own_fronts: dict[Layer, DenseConv2d] = field(default_factory=dict)
+    """What takes the place of what is in front of those that skip zeros, where it is a kernel of ours."""
+    concatenations: Concatenations | None = None
+    """What was found of those that grow, if there are any."""
 
     @property
     def is_block(self) -> bool:
@@ -56,13 +61,27 @@ class Region:
             changed[layer.name] = made
             if rest:
                 rest[-1].replace_all_uses_with(first)
+            if isinstance(made, DenseConv2d) and layer.front is not None:
+                # Where the front was: behind it something may be written to what it reads.
+                front = [copies[node] for node in layer.front.nodes]
+                front[0].prepend(first)
+                first.args = (front[0].args[0], *first.args[1:])
+                rest = front + rest
             for node in reversed(rest):
                 graph.erase_node(node)
+            if layer in self.own_fronts:
+                node, *rest = (copies[node] for node in layer.front.nodes)
+                node.target = f"{layer.name}_front"
+                changed[node.target] = self.own_fronts[layer]
+                first.replace_input_with(first.args[0], node)
+                for other in reversed(rest):
+                    graph.erase_node(other)
         graph.lint()
         targets = {node.target for node in graph.nodes if node.op in ("call_module", "get_attr")}
         root = {name: changed.get(name) or reduce(getattr, name.split("."), self.module) for name in targets}
         kind = self.module.fusedsc_original if isinstance(self.module, FusedModule) else type(self.module)
-        return fx.GraphModule(root, graph, kind.__name__).eval()
+        made = fx.GraphModule(root, graph, kind.__name__).eval()
+        return joined(made)[0] if self.concatenations is not None and self.concatenations.are_joined else made
 
 
 def find_regions(module: nn.Module, name: str = "", seen: set[nn.Module] | None = None) -> Iterator[Region]:

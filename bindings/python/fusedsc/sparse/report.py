@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["LayerChoice", "SparseReport"]
+__all__ = ["Concatenations", "LayerChoice", "SparseReport"]
 
 
 @dataclass(frozen=True)
 class LayerChoice:
-    """A convolution with what is behind it, and how it is computed now. Times are microseconds; None where it was not
-    measured."""
+    """A convolution with what is behind it and in front of it, and how it is computed now. Times are microseconds; None
+    where it was not measured."""
 
     layer: str
     """The convolution's name in the model."""
@@ -35,6 +35,19 @@ class LayerChoice:
     block_us: tuple[float, float] | None = None
     """The fused block that it is in, as ``fusedsc.swap`` made it, and with the choices of its layers. None: it is in
     none, or all layers of the block stay."""
+    has_front: bool = False
+    """Whether a BatchNorm, and perhaps an activation, in front of it is in all of its times but `pair_us`."""
+
+    own_front: bool = False
+    """Whether that is a kernel of ours in front of what skips zeros."""
+
+    @property
+    def front(self) -> str:
+        """Where that is now: "fused" into the convolution; "own", a kernel of ours in front of what skips zeros; or
+        "apart", as it was; "": there is none."""
+        if not self.has_front:
+            return ""
+        return {"own": "fused", "dense": "apart"}.get(self.choice, "own" if self.own_front else "apart")
 
     @property
     def us(self) -> float | None:
@@ -48,6 +61,21 @@ class LayerChoice:
 
 
 @dataclass(frozen=True)
+class Concatenations:
+    """Of a part of the network those that grow from layer to layer, as in a dense block. Times are microseconds of that
+    part with the choices of its layers."""
+
+    part: str
+    """Its name in the model; "": all of it."""
+    count: int
+    us: float
+    """As they are: each is a new map."""
+    joined_us: float
+    """With one map for those of a block, to which each layer adds its channels."""
+    are_joined: bool
+
+
+@dataclass(frozen=True)
 class SparseReport:
     """What :func:`fusedsc.sparse.optimize` found; printing it gives a table."""
 
@@ -58,14 +86,17 @@ class SparseReport:
     """Of the whole network, as it is now."""
     taken_back: bool = False
     """Whether layers gained by themselves, but the whole network did not: then all of them are dense."""
+    concatenations: tuple[Concatenations, ...] = ()
+    """Of those parts that have any that grow."""
 
     def __str__(self) -> str:
-        names = "layer|zeros|choice|dense us|own us|ECR us|PECR us|gain|output|with next us|block us|config"
+        names = "layer|zeros|front|choice|dense us|own us|ECR us|PECR us|gain|output|with next us|block us|config"
         heading = tuple(names.split("|"))
         rows = [
             (
                 row.layer,
                 "" if row.sparsity is None else f"{row.sparsity:.2f}",
+                row.front,
                 row.choice,
                 _number(row.dense_us) or f"({row.reason})",
                 _number(row.own_us),
@@ -82,7 +113,7 @@ class SparseReport:
         widths = [max(map(len, column)) for column in zip(heading, *rows, strict=True)]
         lines = [
             "  ".join(
-                cell.ljust(width) if i in (0, 2, 8, 11) else cell.rjust(width)
+                cell.ljust(width) if i in (0, 2, 3, 9, 12) else cell.rjust(width)
                 for i, (cell, width) in enumerate(zip(cells, widths, strict=True))
             ).rstrip()
             for cells in (heading, *rows)
@@ -94,6 +125,12 @@ class SparseReport:
             f"{skipping} of {len(self.layers)} convolutions skip zeros{also}: the network takes "
             f"{self.before_us:.0f} us before, {self.after_us:.0f} now. For inference only."
         )
+        for found in self.concatenations:
+            of = f" of {found.part}" if found.part else ""
+            lines.append(
+                f"{found.count} growing concatenations{of}: {found.us:.0f} us as they are, {found.joined_us:.0f} "
+                f"where each layer adds to one map; {'so it is' if found.are_joined else 'they stay'}"
+            )
         if self.taken_back:
             lines.append("the network as a whole did not gain: all layers are dense again")
         return "\n".join(lines)
