@@ -67,7 +67,7 @@ tuning::Kernel<PointwiseBackwardArguments> pointwise_backward_fragments() {
 
 bool suits_pointwise_fragments(const PointwiseBackwardArguments& a) {
   const bool is_fused = a.prologue || a.gradient_prologue;
-  return a.grad_x || is_fused || size_of(a.x.dtype) == 4 || !gpu::why_no_whole_fragments(a).empty();
+  return a.grad_x || (size_of(a.x.dtype) == 2 && (is_fused || !gpu::why_no_whole_fragments(a).empty()));
 }
 
 tuning::Config pointwise_backward_fragments_prior(const PointwiseBackwardArguments& a) {
