@@ -2,7 +2,7 @@
 
 Such a table holds for a release, as long as there is such a kernel that fits the problem (``ops/tuning/choices.h``).
 Rows are older than the kernels that they are asked about: what a build for tests, with all GPU kernels on the CPU, does
-not have any more is left out.
+not have any more is left out. So is a problem for which the prior takes a kernel by now that the row has no time of.
 """
 
 from __future__ import annotations
@@ -30,6 +30,9 @@ MOST = 8
 Asked = tuple[str, str, str]
 """Role, problem, choice."""
 
+PRIOR = "prior"
+"""In place of a choice: what the prior takes by now."""
+
 
 def write_table(rows_of_gpu: Path, folder: Path, fitting: Path = FITTING) -> str:
     """Writes <folder>/<environment>.json from the rows of a GPU; returns what is in it, and what is not, in words.
@@ -42,12 +45,16 @@ def write_table(rows_of_gpu: Path, folder: Path, fitting: Path = FITTING) -> str
     rows = list(read_rows(rows_of_gpu).values())
     days = days_of(rows_of_gpu, rows)
     multiprocessors = int(device["multi_processor_count"])
-    asked = [(row.role, row.problem, choice) for row in rows for choice in faster_than_prior(row)]
-    why_not = dict(zip(asked, why_not_any_more(asked, multiprocessors, fitting), strict=True))
+    asked = [(row.role, row.problem, choice) for row in rows for choice in (*faster_than_prior(row), *prior_of(row))]
+    answers = dict(zip(asked, answers_to(asked, multiprocessors, fitting), strict=True))
+    why_not = {one: answer[2:] if answer.startswith("0") else "" for one, answer in answers.items()}
     best: list[tuple[str, str, str, float]] = []
     gone = Counter()
     for row in rows:
         choices = faster_than_prior(row)
+        if choices and is_new_to(row, answers[row.role, row.problem, PRIOR]):
+            gone["new"] += 1
+            continue
         there = [choice for choice in choices if not why_not[row.role, row.problem, choice]]
         best += [(row.role, row.problem, choice, choices[choice]) for choice in there[:1]]
         gone["choices"] += len(choices) - len(there)
@@ -58,12 +65,13 @@ def write_table(rows_of_gpu: Path, folder: Path, fitting: Path = FITTING) -> str
     )
     if not_written:
         raise OSError(not_written)
-    reasons = Counter(reason for reason in why_not.values() if reason)
+    reasons = Counter(reason for one, reason in why_not.items() if reason and one[2] != PRIOR)
     return "\n".join(
         (
             f"{file}: {len(best)} choices of {len(rows)} problems, faster than the prior's by more than {MARGIN:.0%}",
             f"left out: {gone['choices']} choices that there are no more, and so {gone['problems']} problems",
             *(f"  {count} of these: {reason}" for reason, count in reasons.most_common(10)),
+            f"and {gone['new']} problems for which the prior takes a kernel by now that was not measured",
         )
     )
 
@@ -87,7 +95,7 @@ def days_of(rows_of_gpu: Path, rows: Sequence[Row]) -> dict[str, str]:
         if len(of_role) > 1:
             several = f"{len(of_role)} commits ({', '.join(sorted(of_role))})"
             raise ValueError(f"{rows_of_gpu}: rows of {role} of {several}; a role's are of one")
-    return {commit: day_of(commit) for commit in sorted(set().union(*commits.values()))}
+    return {commit: day_of(commit, rows_of_gpu) for commit in sorted(set().union(*commits.values()))}
 
 
 def faster_than_prior(row: Row) -> dict[str, float]:
@@ -96,8 +104,19 @@ def faster_than_prior(row: Row) -> dict[str, float]:
     return dict(sorted(((c, us) for c, us in row.us.items() if us < most), key=lambda item: item[1])[:MOST])
 
 
-def why_not_any_more(asked: Sequence[Asked], multiprocessors: int, program: Path) -> Iterable[str]:
-    """Of each, why it does not fit; empty if it does. ``tests/generated/fitting_choices.cpp`` says it."""
+def prior_of(row: Row) -> tuple[str, ...]:
+    """What is asked of a row that may come into the table, beside its choices."""
+    return (PRIOR,) if faster_than_prior(row) else ()
+
+
+def is_new_to(row: Row, answer: str) -> bool:
+    """Whether the prior takes a kernel that the row has no time of: "1 kernel/config", or "0" and a reason."""
+    kernel = answer[2:].split("/")[0] if answer.startswith("1 ") else ""
+    return bool(kernel) and kernel not in {choice.split("/")[0] for choice in row.us}
+
+
+def answers_to(asked: Sequence[Asked], multiprocessors: int, program: Path) -> Iterable[str]:
+    """As ``tests/generated/fitting_choices.cpp`` says them: "1", "0" and why a choice does not fit."""
     if not program.exists():
         raise ValueError(f"{program} is not there; cmake --build --preset release --target fitting_choices makes it")
     lines = "".join("\t".join(one) + "\n" for one in asked)
@@ -105,13 +124,20 @@ def why_not_any_more(asked: Sequence[Asked], multiprocessors: int, program: Path
     answers = done.stdout.splitlines()
     if done.returncode or len(answers) != len(asked):
         raise ValueError(f"{program} failed: {done.stderr.strip() or f'it answered {len(answers)} of {len(asked)}'}")
-    return [answer[2:] for answer in answers]
+    return answers
 
 
-def day_of(commit: str) -> str:
-    command = ["git", "-C", str(ROOT), "show", "--no-patch", "--format=%cs", commit]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+def day_of(commit: str, rows_of_gpu: Path | None = None) -> str:
+    """Of a commit; where git has it no more, as one that was squashed, the day when rows were last committed."""
+    done = _git("show", "--no-patch", "--format=%cs", commit)
+    if done.returncode and rows_of_gpu is not None:
+        last = _git("log", "-1", "--format=%cs", "--", str(rows_of_gpu.resolve()))
+        done = last if last.stdout.strip() else done
     if done.returncode:
         why, *_ = done.stderr.strip().splitlines() or ["it does not say why"]
         raise ValueError(f"git knows no commit {commit}, of which the rows are: {why}")
     return done.stdout.strip()
+
+
+def _git(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True, check=False)

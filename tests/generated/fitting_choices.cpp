@@ -1,6 +1,7 @@
 /// fitting_choices MULTIPROCESSORS: of each line "role<TAB>problem<TAB>kernel/config" of the standard input, whether
-/// there is such a kernel that fits, on an NVIDIA GPU with so many multiprocessors: "1", or "0" and why not. For
-/// benchmarks/fit.py, which makes tables of rows that were measured with kernels of some time ago.
+/// there is such a kernel that fits, on an NVIDIA GPU with so many multiprocessors: "1", or "0" and why not. Of
+/// "prior" in place of a choice: "1" and what the prior takes. For benchmarks/fit.py, which makes tables of rows that
+/// were measured with kernels of some time ago.
 #include <iostream>
 #include <string>
 
@@ -19,10 +20,14 @@ int main(int count, char** arguments) {
       std::cerr << "fitting_choices: it is no line of three parts: " + line + '\n';
       return 1;
     }
-    std::string why =
-        fitting.why_not(line.substr(0, first), line.substr(first + 1, second - first - 1), line.substr(second + 1));
+    const std::string role = line.substr(0, first), problem = line.substr(first + 1, second - first - 1),
+                      choice = line.substr(second + 1);
+    std::string prior, why;
+    if (choice == "prior") prior = fitting.prior(role, problem);
+    else why = fitting.why_not(role, problem, choice);
+    if (choice == "prior" && prior.empty()) why = "no operator meets such a problem";
     why = why.substr(0, why.find('\n'));
-    std::cout << (why.empty() ? "1" : "0 " + why) << '\n';
+    std::cout << (why.empty() ? prior.empty() ? "1" : "1 " + prior : "0 " + why) << '\n';
   }
   return 0;
 }

@@ -40,18 +40,24 @@ class Fitting {
 
   /// Empty, or in a sentence why not.
   std::string why_not(const std::string& role, const std::string& problem, const std::string& choice) {
-    const auto [known, is_new] = problems_.try_emplace({role, problem});
-    if (is_new) known->second = met(role, problem);
-    if (!known->second.met) return "no operator meets such a problem: " + known->second.why;
-    if (!std::binary_search(known->second.choices.begin(), known->second.choices.end(), choice)) {
+    const Met& known = known_of(role, problem);
+    if (!known.met) return "no operator meets such a problem: " + known.why;
+    if (!std::binary_search(known.choices.begin(), known.choices.end(), choice)) {
       return "no kernel of " + role + " has that choice for it";
     }
     try {
-      known->second.met->plan(choice);
+      known.met->plan(choice);
     } catch (const Unsupported& error) {
       return error.what();
     }
     return "";
+  }
+
+  /// What the role's prior takes; empty where no operator meets such a problem.
+  std::string prior(const std::string& role, const std::string& problem) {
+    const Met& known = known_of(role, problem);
+    const std::vector<std::string> first = known.met ? known.met->candidates(1) : std::vector<std::string>();
+    return first.empty() ? "" : first.front();
   }
 
  private:
@@ -60,6 +66,12 @@ class Fitting {
     std::vector<std::string> choices;  ///< sorted
     std::string why;
   };
+
+  const Met& known_of(const std::string& role, const std::string& problem) {
+    const auto [known, is_new] = problems_.try_emplace({role, problem});
+    if (is_new) known->second = met(role, problem);
+    return known->second;
+  }
 
   static Met met(const std::string& role, const std::string& problem) {
     tuning::start_recording();

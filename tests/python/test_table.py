@@ -22,7 +22,12 @@ ROOT = Path(__file__).resolve().parents[2]
 ROLE = "pointwise_conv2d.forward"
 FITTING = """#!/bin/sh
 echo "$1" > multiprocessors
-while IFS= read -r line; do case "$line" in *gone*) echo "0 no kernel has that choice";; *) echo 1;; esac; done
+while IFS= read -r line; do case "$line" in
+  *gone*) echo "0 no kernel has that choice";;
+  *6,8,7,7*prior) echo "1 newer/rows=2";;
+  *prior) echo "1 slow/rows=8";;
+  *) echo 1;;
+esac; done
 """
 
 
@@ -95,6 +100,7 @@ def test_the_fastest_that_there_still_is(write, tmp_path, capsys, commit):
             ("slow", {"slow": 10.0, "gone/rows=3": 1.0, "gone": 2.0, "fast": 9.0}),
             ("slow", {"slow": 10.0, "gone": 2.0}),
             ("slow", {"fast": 3.0}),  # what the prior takes was not measured
+            ("slow", {"slow": 10.0, "fast": 3.0}),  # what it takes by now was not
         ],
         capsys,
     )
@@ -107,9 +113,10 @@ def test_the_fastest_that_there_still_is(write, tmp_path, capsys, commit):
     found = {one["problem"][10]: (one["kernel"], one["config"], one["microseconds"]) for one in written["entries"]}
     assert found == {"1": ("faster", "rows=4 stages=2", 4.0), "3": ("fast", "", 9.0)}
     assert {(one["role"], one["environment"]) for one in written["entries"]} == {(ROLE, "nvidia-h200-sm90-132")}
-    assert "2 choices of 5 problems, faster than the prior's by more than 5%" in said
+    assert "2 choices of 6 problems, faster than the prior's by more than 5%" in said
     assert "left out: 3 choices that there are no more, and so 1 problems" in said
     assert "  3 of these: no kernel has that choice" in said
+    assert "1 problems for which the prior takes a kernel by now that was not measured" in said
 
 
 @pytest.mark.parametrize(
@@ -143,7 +150,7 @@ def test_no_rows(write, capsys):
 def test_without_the_program_that_knows(tmp_path, write, capsys):
     (tmp_path / "fitting").write_text("#!/bin/sh\nexit 3\n")
     status, said = write([("slow", {"slow": 10.0, "fast": 5.0})], capsys)
-    assert (status, "fitting failed: it answered 0 of 1" in said) == (1, True), said
+    assert (status, "fitting failed: it answered 0 of 2" in said) == (1, True), said
     (tmp_path / "fitting").unlink()
     status, said = write([("slow", {"slow": 10.0, "fast": 5.0})], capsys)
     assert (status, "--target fitting_choices makes it" in said) == (1, True), said
@@ -227,3 +234,11 @@ def test_the_table_of_this_gpu_is_taken(store):
         (taken,) = [line for line in explained.candidates if line.taken and line.direction == "forward"]
         assert (taken.implementation, taken.config) == (entry["kernel"], entry["config"]), entry["problem"]
         assert taken.why.startswith("table, ")
+
+
+def test_a_commit_that_was_squashed_has_the_day_of_its_rows(commit):
+    """Rows keep the name of the commit that was measured, which need not be in the history that came of it."""
+    rows = ROOT / "ops/tuning/measurements/h200"
+    assert re.fullmatch(r"20\d\d-\d\d-\d\d", table.day_of("0123456789", rows))
+    with pytest.raises(ValueError, match="git knows no commit 0123456789"):
+        table.day_of("0123456789")
