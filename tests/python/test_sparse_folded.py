@@ -8,12 +8,14 @@ import torch.nn.functional as F
 import torchvision
 from sparse_choices import loaded, saved
 from test_sparse_optimize import choices, image, network
-from torch import nn
+from torch import fx, nn
 
 import fusedsc
 from fusedsc.sparse import folded, measuring, timing
+from fusedsc.sparse.concatenations import joined
 from fusedsc.sparse.decisions import find, key_of
 from fusedsc.sparse.folded import FoldedConv2d
+from fusedsc.sparse.layers import DenseConv2d
 
 LAYOUTS = [torch.contiguous_format, torch.channels_last]
 
@@ -424,3 +426,31 @@ def test_cudnn_itself(layout):
             poison = torch.full_like(z, float("nan"))
             del poison
             assert ((found() - exact).abs().max() / scale) < allowed
+
+
+class Growing(nn.Module):
+    """A dense block of two layers whose last convolutions are folded."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.ModuleList(DenseConv2d(torch.randn(8, channels, 1, 1)) for channels in (4, 7))
+        self.second = nn.ModuleList(FoldedConv2d(torch.randn(3, 8, 3, 3), padding=(1, 1)) for _ in range(2))
+        self.last = DenseConv2d(torch.randn(5, 10, 1, 1))
+
+    def forward(self, x):
+        maps = [x]
+        for first, second in zip(self.first, self.second, strict=True):
+            maps.append(second(first(torch.cat(maps, 1) if len(maps) > 1 else x)))
+        return self.last(torch.cat(maps, 1))
+
+
+def test_growing_concatenations_of_what_is_folded():
+    class Tracer(fx.Tracer):
+        def is_leaf_module(self, m, module_qualified_name):
+            return not isinstance(m, Growing)
+
+    model, x = Growing().eval(), torch.randn(2, 4, 9, 9)
+    made, count = joined(fx.GraphModule(model, Tracer().trace(model)))
+    assert count == 2
+    with torch.no_grad():
+        torch.testing.assert_close(made(x), model(x))
