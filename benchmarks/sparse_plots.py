@@ -16,7 +16,8 @@ from .workloads.sparse import CSR, CSR_CONVERSION, ONE_OUTPUT, ONES
 
 OPERATORS = {"ecr_conv2d": "ECR", "pecr_conv2d": "PECR"}
 Rows = list[tuple[Sequence[Axes], list[Record]]]
-CHOICES = {"dense": "tab:gray", "own": "tab:green", "ecr": "tab:blue", "pecr": "tab:orange"}
+CHOICES = {"dense": "tab:gray", "own": "tab:green", "ecr": "tab:blue", "pecr": "tab:orange",
+           "folded": "tab:purple"}  # fmt: skip
 
 
 def figures(records: list[Record], title: str) -> Iterator[tuple[str, Figure]]:

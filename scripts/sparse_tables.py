@@ -47,10 +47,14 @@ def sparse_networks() -> str:
     """Whole networks on a GPU, as optimize leaves them."""
     rows = []
     for record in of(results(f"{GPU}/sparse_network_without_tf32"), batch=1):
-        counts = (str(record["choices"].get(choice, 0)) for choice in ("dense", "own", "ecr", "pecr"))
+        counts = (str(record["choices"].get(choice, "-")) for choice in ("dense", "own", "ecr", "pecr", "folded"))
         times = (ms(us) for us in (record["ours_us"], record["pytorch_us"], record["us_beside"]["torch.sparse"]))
         rows.append((record["case"], f"{record['zeros']:.2f}", *counts, *times, f"{record['ratio']:.2f}"))
-    numbers = ("zeros", "dense", "ours, dense", "ECR", "PECR", "ours, ms", "PyTorch, ms", "`torch.sparse`, ms", "gain")
+    choices, times = (
+        ("dense", "ours, dense", "ECR", "PECR", "folded"),
+        ("ours, ms", "PyTorch, ms", "`torch.sparse`, ms"),
+    )
+    numbers = ("zeros", *choices, *times, "gain")
     return table(("network", *numbers), rows, len(numbers))
 
 

@@ -26,7 +26,18 @@ from .sparse import CSR, CSR_CONVERSION, ONE_OUTPUT, ONES
 from .trained_network import TrainedNetwork
 
 SWAPPED, SKIPPING = "ours, swapped", "ours, swapped and optimized"
-LAYER_FACTS = ("dense_us", "own_us", "ecr_us", "pecr_us", "config", "output", "pair_us", "front")
+LAYER_FACTS = (
+    "dense_us",
+    "own_us",
+    "ecr_us",
+    "pecr_us",
+    "folded_us",
+    "has_sum",
+    "config",
+    "output",
+    "pair_us",
+    "front",
+)
 
 
 @dataclass(frozen=True)
@@ -136,7 +147,7 @@ def check_distance(found: float, allowed: float) -> None:
 
 
 def _choices(layers: Sequence[LayerChoice]) -> dict[str, int]:
-    return {name: sum(layer.choice == name for layer in layers) for name in ("dense", "own", "ecr", "pecr")}
+    return {name: sum(layer.choice == name for layer in layers) for name in ("dense", "own", "ecr", "pecr", "folded")}
 
 
 @torch.no_grad()

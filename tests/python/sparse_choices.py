@@ -6,10 +6,11 @@ import io
 import torch
 
 FASTEST = {
-    "pecr": ("pecr", "ecr", "dense", "own"),
-    "ecr": ("ecr", "pecr", "dense", "own"),
-    "dense": ("dense", "ecr", "pecr", "own"),
-    "own": ("own", "dense", "ecr", "pecr"),
+    "pecr": ("pecr", "ecr", "dense", "own", "folded"),
+    "ecr": ("ecr", "pecr", "dense", "own", "folded"),
+    "dense": ("dense", "ecr", "pecr", "own", "folded"),
+    "own": ("own", "dense", "ecr", "pecr", "folded"),
+    "folded": ("folded", "dense", "ecr", "pecr", "own"),
 }
 OUTPUTS = ("dense", "compressed")
 

@@ -479,10 +479,11 @@ def test_the_table(choose, capsys):
     said = capsys.readouterr().err
     assert str(fusedsc.sparse.report(optimized)) in said
     lines = str(fusedsc.sparse.report(optimized)).splitlines()
-    heading = "layer zeros front choice dense us own us ECR us PECR us gain output with next us block us config"
+    times = "dense us own us ECR us PECR us folded us"
+    heading = f"layer zeros front choice {times} gain output with next us block us config"
     assert lines[0].split() == heading.split()
     row = next(line for line in lines if line.startswith("features.0")).split()
-    assert row[2:] == ["pecr", "30", "20", "10", "3.00", "dense", "20", "/", "30"]
+    assert row[2:] == ["pecr", "30", "20", "10", "50", "3.00", "dense", "20", "/", "30"]
     depthwise = next(line for line in lines if line.startswith("depthwise")).split()
     assert depthwise[2:] == ["dense", "30", "40", "1.00"]
     assert "(it is called more than once)" in next(line for line in lines if line.startswith("twice"))

@@ -11,6 +11,7 @@ from torch import Tensor, fx, nn
 from ..matching.chains import activation_at, is_inplace
 from ..matching.graph import LayerGraph
 from ..matching.layers import is_norm
+from .folded import FoldedConv2d
 from .layers import DenseConv2d, SparseConv2d
 
 __all__ = ["PartOfRoom", "Room", "joined"]
@@ -162,7 +163,8 @@ def _channels(layers: LayerGraph, node: fx.Node) -> int | None:
     module = layers.layer(node)
     if type(module) is nn.Conv2d:
         return module.out_channels
-    if isinstance(module, DenseConv2d) or (isinstance(module, SparseConv2d) and not module.compressed_output):
+    compresses = isinstance(module, SparseConv2d) and module.compressed_output
+    if isinstance(module, DenseConv2d | FoldedConv2d | SparseConv2d) and not compresses:
         return module.weight.shape[0]
     if layers.only_input(node) is not None and (activation_at(layers, node) is not None or _is_norm(module)):
         return _channels(layers, layers.only_input(node))
@@ -187,7 +189,7 @@ def _is_disturbed(layers: LayerGraph, order: dict[fx.Node, int], cats: list[fx.N
             continue
         written = layers.only_input(node)
         made_by = None if written is None else layers.layer(written)
-        is_new = isinstance(made_by, nn.Conv2d | DenseConv2d | SparseConv2d) or _is_norm(made_by)
+        is_new = isinstance(made_by, nn.Conv2d | DenseConv2d | FoldedConv2d | SparseConv2d) or _is_norm(made_by)
         if not is_new or len(written.users) > 1:
             return True
     return False

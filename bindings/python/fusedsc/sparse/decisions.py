@@ -35,6 +35,7 @@ class Decision:
     own_us: float | None = None
     ecr_us: float | None = None
     pecr_us: float | None = None
+    folded_us: float | None = None
     config: str = ""
     """Of the fastest way; "": what the registry chooses."""
     own_front: bool = False
@@ -50,7 +51,9 @@ Configs = Mapping[str, Sequence[str]]
 """Of ways that have several configs those that are tried, the registry's choice first."""
 
 
-def key_of(layer: Layer, x: Tensor, ways: Sequence[str], sparsity: float, configs: Configs) -> str:
+def key_of(
+    layer: Layer, x: Tensor, ways: Sequence[str], sparsity: float, configs: Configs, has_sum: bool = False
+) -> str:
     """Everything that the times depend on: another machine, version or setting of PyTorch is another key, and so are
     other sources of our kernels, and other configs."""
     conv, pooling = layer.conv, layer.pooling
@@ -68,6 +71,8 @@ def key_of(layer: Layer, x: Tensor, ways: Sequence[str], sparsity: float, config
     }
     if layer.front is not None:
         key["front"] = [type(layer.front.norm).__name__, layer.front.activation]
+    if has_sum:
+        key["sum"] = True
     if configs:
         key["configs"] = {way: list(texts) for way, texts in configs.items()}
     return json.dumps(key, sort_keys=True)
@@ -95,7 +100,8 @@ def find(key: str, configs: Configs) -> Decision | None:
         content = json.loads(_file(key).read_text())
         if content["key"] != key:
             return None
-        content = {"config": "", "own_front": False, **content}  # as of files from before there were any
+        before_there_were_any = {"config": "", "own_front": False, "folded_us": None}
+        content = before_there_were_any | content
         decision = Decision(**{field.name: content[field.name] for field in fields(Decision)})
         time = getattr(decision, f"{decision.choice}_us", None)
         is_known = decision.config in ("", *configs.get(decision.choice, ()))
@@ -170,4 +176,5 @@ def _settings(device: torch.device) -> list[object]:
     if device.type != "cuda":
         return []
     cudnn = torch.backends.cudnn
-    return [cudnn.enabled, cudnn.benchmark, cudnn.deterministic, cudnn.conv.fp32_precision]
+    return [cudnn.enabled, cudnn.benchmark, cudnn.deterministic, cudnn.conv.fp32_precision,
+            torch.are_deterministic_algorithms_enabled()]  # fmt: skip

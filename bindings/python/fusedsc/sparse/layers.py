@@ -12,7 +12,7 @@ from ..arguments import Padding, chain_geometry, geometry
 from ..compressed_map import CompressedMap
 from .weights import pack_weight
 
-__all__ = ["DenseConv2d", "SparseConv2d"]
+__all__ = ["DenseConv2d", "SparseConv2d", "check_inference"]
 
 
 class SparseConv2d(nn.Module):
@@ -69,7 +69,7 @@ class SparseConv2d(nn.Module):
             RuntimeError: it is in training mode.
             ValueError: as the operator; x requires a gradient, and grad mode is on.
         """
-        _check_inference(self)
+        check_inference(self)
         if not torch.compiler.is_compiling() and self._packed_of != _state_of(self.weight):
             self._pack()
         tensors, window = (x, self.weight, self.bias), (self.stride, self.padding)
@@ -178,7 +178,7 @@ class DenseConv2d(nn.Module):
             RuntimeError: it is in training mode.
             ValueError: as the operator; there is a prologue, x requires a gradient, and grad mode is on.
         """
-        _check_inference(self)
+        check_inference(self)
         strides, paddings, dilations, groups = self.geometry
         if self.has_prologue:
             prologue, tensors = (self.scale, self.shift, self.prologue_activation), (self.weight, self.bias)
@@ -216,7 +216,8 @@ def _state_of(weight: Tensor) -> tuple[int, int]:
     return id(weight), -1 if weight.is_inference() else weight._version
 
 
-def _check_inference(layer: nn.Module) -> None:
+def check_inference(layer: nn.Module) -> None:
+    """Raises RuntimeError in training mode."""
     if layer.training:
         raise RuntimeError(
             "fusedsc.sparse: an optimized network is for inference, and is in training mode; call .eval(), or "

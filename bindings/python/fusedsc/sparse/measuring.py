@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import partial
 
 from torch import Tensor, fx, nn
 
 from ..compressed_map import CompressedMap
+from ..matching.graph import LayerGraph
 from . import timing
 from .concatenations import joined
 from .decisions import Configs, Decision, find, keep, key_of
+from .folded import FoldedConv2d, fuses_relu
 from .layers import DenseConv2d, SparseConv2d
 from .patterns import Layer, can_hand_on
 from .regions import Region
 from .report import Concatenations, LayerChoice
 
 __all__ = ["measure"]
+
+Made = dict[str, SparseConv2d | DenseConv2d | FoldedConv2d]
+"""Of ways what computes so."""
 
 LEAST_SPARSITY = 0.3
 """Of what has fewer zeros nothing sparse is tried."""
@@ -102,14 +107,19 @@ class _Measuring(fx.Interpreter):
         ways = ["own"] if layer.has_own else []
         if not why_not_sparse:
             ways += ["ecr"] if layer.pooling is None else ["ecr", "pecr"]
-        if why_not or not ways:
-            return LayerChoice(name, sparsity, "dense", reason=why_not or why_not_sparse, has_front=has_front)
-        made = {way: layer.made(way) for way in ways}
+        folded, why_not_folded = (None, "") if why_not else _folded(self.region.layers, layer, read)
+        reason = why_not or "; ".join(filter(None, (why_not_sparse, why_not_folded)))
+        if why_not or not (ways or folded):
+            return LayerChoice(name, sparsity, "dense", reason=reason, has_front=has_front)
+        made: Made = {way: layer.made(way) for way in ways}
+        if folded is not None:
+            made["folded"] = folded
+        has_sum = folded is not None and layer.sum is not None
         configs = self._configs(made, read)
-        key = key_of(layer, x, ways, sparsity, configs)
+        key = key_of(layer, x, list(made), sparsity, configs, has_sum)
         found = None if self.again else find(key, configs)
         if found is None:
-            found = self._timed(layer, made, configs, x)
+            found = self._timed(layer, made, configs, x, has_sum)
             keep(key, found)
         if found.choice != "dense":
             self.region.taken[layer] = made[found.choice]
@@ -117,18 +127,17 @@ class _Measuring(fx.Interpreter):
                 made[found.choice].config = found.config
             if found.own_front and layer.front is not None:
                 self.region.own_fronts[layer] = layer.own_front()
-        return LayerChoice(name, sparsity, **asdict(found), reason=why_not_sparse, has_front=has_front)
+        return LayerChoice(name, sparsity, **asdict(found), reason=reason, has_front=has_front, has_sum=has_sum)
 
-    def _configs(self, made: Mapping[str, SparseConv2d | DenseConv2d], read: Tensor) -> Configs:
+    def _configs(self, made: Made, read: Tensor) -> Configs:
         """Of those ways that have several configs what is to be tried."""
         lists = {way: one.configs(read, self.configs) for way, one in made.items() if isinstance(one, SparseConv2d)}
         return {way: configs for way, configs in lists.items() if len(configs) > 1}
 
-    def _timed(
-        self, layer: Layer, made: Mapping[str, SparseConv2d | DenseConv2d], configs: Configs, x: Tensor
-    ) -> Decision:
+    def _timed(self, layer: Layer, made: Made, configs: Configs, x: Tensor, has_sum: bool) -> Decision:
         """The ways, each by the fastest of its configs. Each has the layer's front in it: our dense convolution within
-        its kernel, what skips zeros as the network's own layers or as one kernel of ours, dense as the former."""
+        its kernel, what skips zeros as the network's own layers or as one kernel of ours, the others as the former.
+        With `has_sum` each has the sum behind it, of what is no real map, but as large."""
         layers, device = self.region.layers, x.device.type
         read = layer.behind_front(layers, x)
         for way, texts in configs.items():
@@ -146,12 +155,18 @@ class _Measuring(fx.Interpreter):
             "own": lambda: layer.pool(layers, made["own"](x)),
             "ecr": lambda: layer.pool(layers, made["ecr"](skipping_front())),
             "pecr": lambda: made["pecr"](skipping_front()),
+            "folded": lambda: layer.pool(layers, made["folded"](front())),
         }
+        if has_sum:
+            z = layer.dense(layers, read).clone()
+            calls = {way: lambda call=call: layer.added(layers, call(), z) for way, call in calls.items()}
+            calls["folded"] = lambda: made["folded"](front(), z)
         tried = {way: call for way, call in calls.items() if way == "dense" or way in made}
         choice, us = timing.faster_way("dense", timing.times_of(tried, "dense", device))
         config = made[choice].config if choice in configs else ""
         own_front = skipping_front is not front and choice in ("ecr", "pecr")
-        return Decision(choice, us["dense"], us.get("own"), us.get("ecr"), us.get("pecr"), config, own_front)
+        return Decision(choice, us["dense"], us.get("own"), us.get("ecr"), us.get("pecr"), us.get("folded"), config,
+                        own_front)  # fmt: skip
 
     def _note(self, layer: Layer, received: Tensor | CompressedMap) -> None:
         """That this is what the layer's convolution reads, if a convolution is all that reads its result."""
@@ -176,6 +191,31 @@ class _Measuring(fx.Interpreter):
             return x
         first.compressed_output = True
         return first(received)
+
+
+def _folded(layers: LayerGraph, layer: Layer, read: Tensor) -> tuple[FoldedConv2d | None, str]:
+    """The layer folded, of what it reads, where that may be another thing than what is there; and what is not, and why.
+    The sum stays the layer's only where it is folded, too."""
+    fuses, why_not = fuses_relu(read.device), ""
+    if layer.sum is not None and fuses:
+        why_not = _refusal(made := layer.made_folded(read), read, layer.dense(layers, read))
+        if not why_not:
+            return made, ""
+        why_not = f"the sum is not folded: {why_not}"
+    layer.sum = None  # it would be no launch less
+    if layer.norm is None and not (fuses and layer.activation == "relu"):
+        return None, why_not
+    refusal = _refusal(made := layer.made_folded(read), read)
+    return (None, f"not folded: {refusal}") if refusal else (made, why_not)
+
+
+def _refusal(made: FoldedConv2d, *given: Tensor) -> str:
+    """What the operator says that does not take that; else nothing."""
+    try:
+        made(*given)
+    except RuntimeError as error:  # NotImplementedError is one
+        return str(error).strip().partition("\n")[0] or type(error).__name__
+    return ""
 
 
 def _with_config(layer: SparseConv2d, config: str) -> SparseConv2d:

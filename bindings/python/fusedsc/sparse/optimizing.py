@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from ..arguments import integer
 from ..arguments import module as module_argument
 from . import timing
+from .folded import FoldedConv2d
 from .layers import DenseConv2d, SparseConv2d
 from .measuring import measure
 from .regions import Region, find_regions
@@ -41,18 +42,19 @@ def optimize(
     Runs the sample once, and on the way measures of each convolution how many zeros it reads, and how long it takes
     with the BatchNorm, activation and max-pooling behind it: dense, as it is; if it is depthwise or pointwise, dense by
     ``depthwise_conv2d`` or ``pointwise_conv2d``, with BatchNorm and activation in its epilogue; by ``ecr_conv2d``, with
-    both in it; and by ``pecr_conv2d``, with max-pooling behind ReLU in it, too. Where a depthwise or pointwise
-    convolution is all that reads what a BatchNorm in front of it makes, or the activation behind that, as in DenseNet,
-    both are in the prologue of our dense convolution, or one kernel in front of what skips zeros, and in the times of
-    all ways. What is there stays unless another is faster by more than 2% and by three standard errors. Of ECR and PECR
-    each the configs (tiles of the kernel) that the registry holds for the best are tried with the layer's own map
-    first, as what is fastest depends on its zeros; a layer keeps the one that it was fastest with. Where a layer that
-    skips zeros is all that reads the result of another, both are timed with a :class:`fusedsc.sparse.CompressedMap`
-    between them, too. A block that :func:`fusedsc.swap` has fused is timed as it is, and as its layers by themselves
-    with what was chosen of each; it stays unless these are faster. Where concatenations grow from layer to layer, as in
-    a dense block, that part of the network is timed with one map to which each layer adds its channels, too. At last
-    the whole network is timed, as it was and as it is; if it has not gained, everything is dense again. After section 7
-    of seed 002 (OCPA).
+    both in it; by ``pecr_conv2d``, with max-pooling behind ReLU in it, too; and by PyTorch's convolution with BatchNorm
+    folded into weight and bias, on NVIDIA GPUs with ReLU, or a residual sum and its ReLU, in cuDNN's launch. Where a
+    depthwise or pointwise convolution is all that reads what a BatchNorm in front of it makes, or the activation behind
+    that, as in DenseNet, both are in the prologue of our dense convolution, or one kernel in front of what skips zeros,
+    and in the times of all ways. What is there stays unless another is faster by more than 2% and by three standard
+    errors. Of ECR and PECR each the configs (tiles of the kernel) that the registry holds for the best are tried with
+    the layer's own map first, as what is fastest depends on its zeros; a layer keeps the one that it was fastest with.
+    Where a layer that skips zeros is all that reads the result of another, both are timed with a
+    :class:`fusedsc.sparse.CompressedMap` between them, too. A block that :func:`fusedsc.swap` has fused is timed as it
+    is, and as its layers by themselves with what was chosen of each; it stays unless these are faster. Where
+    concatenations grow from layer to layer, as in a dense block, that part of the network is timed with one map to
+    which each layer adds its channels, too. At last the whole network is timed, as it was and as it is; if it has not
+    gained, everything is dense again. After section 7 of seed 002 (OCPA).
 
     On a GPU all are timed as captured CUDA graphs, with PyTorch's settings as they are (TF32, ``cudnn.benchmark``).
 
@@ -74,8 +76,8 @@ def optimize(
 
     Returns:
         A copy of the network; where its forward could be traced (``torch.fx``) and something gains, a ``GraphModule``.
-        It is for inference: what is new in it refuses training mode, and what skips zeros inputs that require
-        gradients. It can be exported, compiled, copied and saved. :func:`restore` gives the network before.
+        It is for inference: what is new in it refuses training mode, and what skips zeros or is folded inputs that
+        require gradients. It can be exported, compiled, copied and saved. :func:`restore` gives the network before.
 
     Raises:
         ValueError: ``model`` is no module, is in training mode, neither on a CPU nor on a GPU, or already optimized;
@@ -142,7 +144,7 @@ def _checked(model: nn.Module, sample: Tensor | Sequence[Tensor]) -> tuple[Tenso
                 f"model: {name} is on {tensor.device}, but what skips zeros runs on CPUs and GPUs; move it with "
                 '.to("cpu") or .to("cuda")'
             )
-    if any(isinstance(one, SparseConv2d | DenseConv2d) for one in model.modules()):
+    if any(isinstance(one, SparseConv2d | DenseConv2d | FoldedConv2d) for one in model.modules()):
         raise ValueError("model: it is optimized already; give what fusedsc.sparse.restore(model) returns")
     inputs = tuple(sample) if isinstance(sample, list | tuple) else (sample,)
     if not inputs or not all(isinstance(tensor, Tensor) for tensor in inputs):

@@ -3,6 +3,7 @@ BatchNorm and the activation in front of them."""
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
@@ -12,13 +13,14 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from ..arguments import pair
-from ..matching.chains import activation_at
+from ..matching.chains import activation_at, is_inplace
 from ..matching.fused import FusedModule
-from ..matching.graph import LayerGraph
+from ..matching.graph import LayerGraph, add_in_place
 from ..matching.layers import conv_kind, conv_padding, is_norm, norm_activation, why_not_plain
+from .folded import FoldedConv2d
 from .layers import DenseConv2d, SparseConv2d
 
-__all__ = ["Front", "Layer", "can_hand_on", "find_layers", "folded"]
+__all__ = ["Front", "Layer", "Sum", "can_hand_on", "find_layers", "folded"]
 
 POOLINGS = (F.max_pool2d, F.max_pool2d_with_indices, torch.max_pool2d)
 POOLING_ARGUMENTS = ("input", "kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices")
@@ -35,6 +37,13 @@ class Front(NamedTuple):
     activation: str
 
 
+class Sum(NamedTuple):
+    """The layer's result and another map, added, and the ReLU that alone reads the sum: a residual block's end."""
+
+    add: fx.Node
+    relu: fx.Node
+
+
 @dataclass(eq=False)
 class Layer:
     """A convolution and what alone reads its result, in the order of the graph."""
@@ -48,6 +57,8 @@ class Layer:
     pooling: Pooling | None = None
     front: Front | None = None
     """Only where we have a kernel that computes it, too: elsewhere it is other layers' matter."""
+    sum: Sum | None = None
+    """Behind `nodes`. It is in cuDNN's launch, or as it was."""
     why_not: str | None = None
     """Why it stays as it is, whatever it takes."""
     why_not_sparse: str | None = None
@@ -79,6 +90,20 @@ class Layer:
     def pool(self, layers: LayerGraph, x: Tensor) -> Tensor:
         """What is left to be done behind ``ecr_conv2d``."""
         return _call(layers, self.nodes[len(self.unpooled) :], x)
+
+    def added(self, layers: LayerGraph, y: Tensor, z: Tensor) -> Tensor:
+        """What the network's own layers make of the sum with z."""
+        return _call(layers, [self.sum.relu], y + z)
+
+    def made_folded(self, read: Tensor) -> FoldedConv2d:
+        """As PyTorch's convolution computes what is folded, of maps like that one; with the sum's ReLU."""
+        conv = self.conv
+        padding = conv.padding if conv.padding == "same" else conv_padding(conv)
+        channels_last = read.is_contiguous(memory_format=torch.channels_last) and not read.is_contiguous()
+        layout = torch.channels_last if channels_last else torch.contiguous_format
+        activation = self.activation if self.sum is None else "relu"
+        window = conv.stride, padding, conv.dilation, conv.groups
+        return FoldedConv2d(*folded(conv, self.norm), *window, activation, layout).eval()
 
     def made(self, way: str) -> SparseConv2d | DenseConv2d:
         """The layer as "own", with its front, or as "ecr" or "pecr" computes it, behind the front."""
@@ -145,6 +170,7 @@ def find_layers(layers: LayerGraph) -> list[Layer]:
         if isinstance(layers.layer(node), nn.Conv2d) and layers.only_input(node) is not None:
             calls.setdefault(layers.layer(node), []).append(node)
     found = [_follow(layers, nodes[0], len(nodes)) for nodes in calls.values()]
+    _find_sums(layers, found)
     behind = {node for layer in found for node in layer.nodes}
     for layer in found:
         if layer.has_own and layer.why_not is None:
@@ -188,6 +214,33 @@ def _follow(layers: LayerGraph, start: fx.Node, calls: int) -> Layer:
         layer.pooling = pooling
         layer.nodes.append(following)
     return layer
+
+
+def _find_sums(layers: LayerGraph, found: list[Layer]) -> None:
+    """Each sum is of the last convolution whose result it reads: it has to wait for the other map, and nothing may be
+    written to until then."""
+    order = {node: place for place, node in enumerate(layers.graph.nodes)}
+    for layer in reversed(found):
+        last = layer.nodes[-1]
+        add = layers.only_user(last)
+        if layer.why_not or layer.activation != "identity" or layer.pooling is not None or add is None:
+            continue
+        relu = layers.only_user(add)
+        if not _adds(add, last) or relu is None or activation_at(layers, relu) != "relu":
+            continue
+        between = [one for one in order if order[layer.nodes[0]] < order[one] < order[add]]
+        is_taken = any(one.sum is not None and one.sum.add is add for one in found)
+        if not is_taken and not any(is_inplace(layers, one) for one in between):
+            layer.sum = Sum(add, relu)
+
+
+def _adds(node: fx.Node, y: fx.Node) -> bool:
+    """Whether the node is y + z or z + y of two maps, or y += z."""
+    if node.op != "call_function" or node.kwargs or len(node.args) != 2 or len(node.all_input_nodes) != 2:
+        return False
+    if node.target is add_in_place:
+        return node.args[0] is y
+    return node.target in (operator.add, torch.add)
 
 
 def _front(layers: LayerGraph, layer: Layer) -> Front | None:

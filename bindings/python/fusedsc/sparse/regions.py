@@ -12,6 +12,7 @@ from ..matching.fused import FusedModule
 from ..matching.graph import LayerGraph, trace
 from ..matching.layers import why_not_plain
 from .concatenations import joined
+from .folded import FoldedConv2d
 from .layers import DenseConv2d, SparseConv2d
 from .patterns import Layer, find_layers
 from .report import Concatenations, LayerChoice
@@ -30,7 +31,7 @@ class Region:
     is_met: bool = False
     """Whether the sample has reached it: only the first call is measured."""
     rows: dict[Layer, LayerChoice] = field(default_factory=dict)
-    taken: dict[Layer, SparseConv2d | DenseConv2d] = field(default_factory=dict)
+    taken: dict[Layer, SparseConv2d | DenseConv2d | FoldedConv2d] = field(default_factory=dict)
     """What takes the place of layers."""
     own_fronts: dict[Layer, DenseConv2d] = field(default_factory=dict)
     """What takes the place of what is in front of those that skip zeros, where it is a kernel of ours."""
@@ -69,6 +70,14 @@ class Region:
                 rest = front + rest
             for node in reversed(rest):
                 graph.erase_node(node)
+            if isinstance(made, FoldedConv2d) and self.rows[layer].has_sum:
+                add, relu = (copies[node] for node in layer.sum)
+                other = next(node for node in add.all_input_nodes if node is not first)
+                add.prepend(first)  # where the other map is there, too
+                first.args = (*first.args, other)
+                relu.replace_all_uses_with(first)
+                graph.erase_node(relu)
+                graph.erase_node(add)
             if layer in self.own_fronts:
                 node, *rest = (copies[node] for node in layer.front.nodes)
                 node.target = f"{layer.name}_front"

@@ -17,13 +17,15 @@ class LayerChoice:
     sparsity: float | None
     """The share of zeros in what it reads; None where the sample did not reach it."""
     choice: str
-    """"dense": as it was; "own": fusedsc's dense convolution; "ecr"; "pecr": with the pooling behind it."""
+    """"dense": as it was; "own": fusedsc's dense convolution; "ecr"; "pecr": with the pooling behind it;
+    "folded": PyTorch's convolution with BatchNorm in its weight and bias, and ReLU in its launch where cuDNN has it."""
     dense_us: float | None = None
     own_us: float | None = None
     ecr_us: float | None = None
     pecr_us: float | None = None
+    folded_us: float | None = None
     reason: str = ""
-    """Why it was not measured, or nothing that skips zeros was."""
+    """Why it was not measured, or nothing that skips zeros was, or nothing folded."""
     output: str = "dense"
     """"compressed": the next layer reads what it gives without its zeros."""
     pair_us: tuple[float, float] | None = None
@@ -40,6 +42,10 @@ class LayerChoice:
 
     own_front: bool = False
     """Whether that is a kernel of ours in front of what skips zeros."""
+
+    has_sum: bool = False
+    """Whether a residual sum behind it, and the ReLU behind that, are in all of its times but `pair_us`: where cuDNN
+    has all of it in one launch. That is taken where the choice is "folded"."""
 
     @property
     def front(self) -> str:
@@ -90,8 +96,8 @@ class SparseReport:
     """Of those parts that have any that grow."""
 
     def __str__(self) -> str:
-        names = "layer|zeros|front|choice|dense us|own us|ECR us|PECR us|gain|output|with next us|block us|config"
-        heading = tuple(names.split("|"))
+        times = "dense us|own us|ECR us|PECR us|folded us"
+        heading = tuple(f"layer|zeros|front|choice|{times}|gain|output|with next us|block us|config".split("|"))
         rows = [
             (
                 row.layer,
@@ -102,6 +108,7 @@ class SparseReport:
                 _number(row.own_us),
                 _number(row.ecr_us),
                 _number(row.pecr_us),
+                _number(row.folded_us),
                 "" if row.gain is None else f"{row.gain:.2f}",
                 "" if row.pair_us is None else row.output,
                 _two(row.pair_us),
@@ -113,14 +120,16 @@ class SparseReport:
         widths = [max(map(len, column)) for column in zip(heading, *rows, strict=True)]
         lines = [
             "  ".join(
-                cell.ljust(width) if i in (0, 2, 3, 9, 12) else cell.rjust(width)
+                cell.ljust(width) if i in (0, 2, 3, 10, 13) else cell.rjust(width)
                 for i, (cell, width) in enumerate(zip(cells, widths, strict=True))
             ).rstrip()
             for cells in (heading, *rows)
         ]
         own = sum(row.choice == "own" for row in self.layers)
-        skipping = sum(row.choice != "dense" for row in self.layers) - own
+        folded = sum(row.choice == "folded" for row in self.layers)
+        skipping = sum(row.choice in ("ecr", "pecr") for row in self.layers)
         also = f", {own} are fusedsc's own dense ones" if own else ""
+        also += f", {folded} are PyTorch's with what is behind folded in" if folded else ""
         lines.append(
             f"{skipping} of {len(self.layers)} convolutions skip zeros{also}: the network takes "
             f"{self.before_us:.0f} us before, {self.after_us:.0f} now. For inference only."

@@ -1,0 +1,144 @@
+"""PyTorch's own convolution, with what is behind it folded into its weight and bias or done in cuDNN's launch."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..plain import is_exporting
+from .layers import check_inference
+
+__all__ = ["FoldedConv2d", "fuses_relu"]
+
+IN_PLACE = {
+    "identity": lambda y: y,
+    "relu": torch.relu_,
+    "relu6": lambda y: F.relu6(y, inplace=True),
+    "silu": lambda y: F.silu(y, inplace=True),
+    "hardswish": lambda y: F.hardswish(y, inplace=True),
+    "gelu": F.gelu,
+}
+"""Activations of what nobody else reads."""
+
+
+def fuses_relu(device: torch.device) -> bool:
+    """Whether convolution, bias and ReLU are one launch of cuDNN's there, with PyTorch's settings as they are.
+
+    cuDNN's fused operator obeys ``torch.backends.cudnn.benchmark`` and ``allow_tf32``, but neither ``enabled`` nor
+    ``deterministic``: where these say no, it is not called (aten/src/ATen/native/cudnn/ConvShared.cpp).
+    """
+    cudnn = torch.backends.cudnn
+    must_repeat = cudnn.deterministic or torch.are_deterministic_algorithms_enabled()
+    return device.type == "cuda" and torch.version.cuda is not None and cudnn.enabled and not must_repeat
+
+
+def cudnn_relu(x: Tensor, weight: Tensor, bias: Tensor, *window: object) -> Tensor:
+    """relu(conv(x) + bias) in one launch. `window`: stride, padding, dilation, groups."""
+    return torch.cudnn_convolution_relu(x, weight, bias, *window)
+
+
+def cudnn_add_relu(x: Tensor, weight: Tensor, z: Tensor, bias: Tensor, *window: object) -> Tensor:
+    """relu(conv(x) + z + bias) in one launch."""
+    return torch.cudnn_convolution_add_relu(x, weight, z, 1.0, bias, *window)
+
+
+class FoldedConv2d(nn.Module):
+    """``F.conv2d`` with BatchNorm in its weight and bias, then the activation: for inference.
+
+    Where it can be, a ReLU is in the convolution's launch, and a sum of two maps in front of the ReLU, too: on NVIDIA
+    GPUs by ``torch.cudnn_convolution_relu`` and ``torch.cudnn_convolution_add_relu``; what becomes of NaN is cuDNN's
+    choice there. Elsewhere the activation works in
+    place. While it is compiled or exported these are PyTorch's plain functions, which compilers fuse themselves, and
+    for which they know the sizes. Weight and bias are buffers: there is nothing to train.
+
+    Args:
+        weight: [M, C // groups, Kh, Kw].
+        bias: [M], or None for zeros.
+        stride, padding, dilation, groups: as ``nn.Conv2d`` has them; the padding may be "same".
+        activation: as in :func:`fusedsc.functional.ecr_conv2d`.
+        memory_format: what the weight is laid out in; that of the maps to come, so that no call converts it.
+
+    Shape:
+        x [N, C, H, W], and what is added, if it is given, [N, M, OH, OW]; to [N, M, OH, OW].
+    """
+
+    def __init__(
+        self,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        stride: tuple[int, int] = (1, 1),
+        padding: tuple[int, int] | str = (0, 0),
+        dilation: tuple[int, int] = (1, 1),
+        groups: int = 1,
+        activation: str = "identity",
+        memory_format: torch.memory_format = torch.contiguous_format,
+    ) -> None:
+        super().__init__()
+        # Not .to(): of 1x1 windows that changes no strides.
+        laid_out = torch.empty_like(weight, memory_format=memory_format).copy_(weight.detach())
+        self.register_buffer("weight", laid_out)
+        # Without one the fused operator makes zeros in each call.
+        self.register_buffer("bias", weight.new_zeros(len(weight)) if bias is None else bias.detach())
+        self.stride, self.padding, self.dilation, self.groups = stride, padding, dilation, groups
+        self.activation = activation
+
+    def forward(self, x: Tensor, z: Tensor | None = None) -> Tensor:
+        """activation(conv(x)), or with z activation(conv(x) + z).
+
+        Raises:
+            RuntimeError: it is in training mode.
+            ValueError: x or z requires a gradient, and grad mode is on.
+        """
+        check_inference(self)
+        self._check_gradients(x, z)
+        if self._is_fused(x, z):
+            window = self.stride, self.padding, self.dilation, self.groups
+            if z is None:
+                return cudnn_relu(x, self.weight, self.bias, *window)
+            return cudnn_add_relu(x, self.weight, z, self.bias, *window)
+        y = F.conv2d(x, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
+        if z is not None:
+            y = y + z
+        return IN_PLACE[self.activation](y)
+
+    def _is_fused(self, x: Tensor, z: Tensor | None) -> bool:
+        """The operator checks no sizes, and autocast does not know it."""
+        weight = self.weight
+        if self.activation != "relu" or torch.compiler.is_compiling() or is_exporting():
+            return False
+        if not isinstance(x, Tensor) or not fuses_relu(x.device):
+            return False
+        fits = x.dim() == 4 and x.shape[1] == weight.shape[1] * self.groups and 0 < x.numel() < 2**31
+        fits = fits and (x.dtype, x.device) == (weight.dtype, weight.device)
+        if not fits or isinstance(self.padding, str) or torch.is_autocast_enabled(x.device.type):
+            return False
+        if z is None:
+            return True
+        return isinstance(z, Tensor) and (z.dtype, z.device, list(z.shape)) == (x.dtype, x.device, self._sizes(x))
+
+    def _sizes(self, x: Tensor) -> list[int]:
+        window = zip(x.shape[2:], self.weight.shape[2:], self.stride, self.padding, self.dilation, strict=True)
+        positions = [math.floor((size + 2 * p - d * (k - 1) - 1) / s) + 1 for size, k, s, p, d in window]
+        return [x.shape[0], len(self.weight), *positions]
+
+    @staticmethod
+    def _check_gradients(x: Tensor, z: Tensor | None) -> None:
+        if not torch.is_grad_enabled():
+            return
+        for name, tensor in (("x", x), ("z", z)):
+            if isinstance(tensor, Tensor) and tensor.requires_grad:
+                raise ValueError(
+                    f"{name}: it requires a gradient, but an optimized network has none; call it within "
+                    "torch.no_grad(), or use the network that fusedsc.sparse.restore gives back, with its conv2d"
+                )
+
+    def extra_repr(self) -> str:
+        parts = [f"{list(self.weight.shape)}", f"stride={self.stride}", f"padding={self.padding}"]
+        if self.dilation != (1, 1):
+            parts.append(f"dilation={self.dilation}")
+        if self.groups != 1:
+            parts.append(f"groups={self.groups}")
+        return ", ".join([*parts, f"activation={self.activation}"])

@@ -1,0 +1,456 @@
+"""fusedsc.sparse.optimize: PyTorch's convolutions with BatchNorm, ReLU and residual sums folded in."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+import torchvision
+from sparse_choices import loaded, saved
+from test_sparse_optimize import choices, image, network
+from torch import fx, nn
+
+import fusedsc
+from fusedsc.sparse import folded, measuring, timing
+from fusedsc.sparse.concatenations import joined
+from fusedsc.sparse.decisions import find, key_of
+from fusedsc.sparse.folded import FoldedConv2d
+from fusedsc.sparse.layers import DenseConv2d
+
+LAYOUTS = [torch.contiguous_format, torch.channels_last]
+
+
+@pytest.fixture
+def cudnn(monkeypatch):
+    """As if cuDNN's fused operators were there: they are computed by PyTorch's functions, and noted with their
+    arguments."""
+    calls = []
+
+    def relu(x, weight, bias, *window):
+        calls.append(("relu", x, weight, bias, None, *window))
+        return F.relu(F.conv2d(x, weight, bias, *window))
+
+    def add_relu(x, weight, z, bias, *window):
+        calls.append(("add_relu", x, weight, bias, z, *window))
+        y = F.conv2d(x, weight, bias, *window)
+        assert y.shape == z.shape, "the operator does not check it"
+        return F.relu(y + z)
+
+    monkeypatch.setattr(folded, "cudnn_relu", relu)
+    monkeypatch.setattr(folded, "cudnn_add_relu", add_relu)
+    for module in (folded, measuring):
+        monkeypatch.setattr(module, "fuses_relu", lambda device: True)
+    return calls
+
+
+def optimized_of(model, x):
+    return fusedsc.sparse.optimize(model, x, progress=False, verbose=False)
+
+
+def rows_of(model):
+    return {row.layer: row for row in fusedsc.sparse.report(model).layers}
+
+
+def check_exact(found, model, x):
+    """Within rounding of the network in double precision: of weights once, and of each layer's sums."""
+    with torch.no_grad():
+        exact = copy.deepcopy(model).double()(x.double())
+        error = (found(x).double() - exact).abs().max() / exact.abs().max()
+    assert error < 100 * torch.finfo(x.dtype).eps
+
+
+class Residual(nn.Module):
+    """As ResNet's and RegNet's blocks end; `change` is what is different."""
+
+    def __init__(self, change=""):
+        super().__init__()
+        self.change = change
+        self.conv1, self.norm1 = nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8)
+        self.conv2, self.norm2 = nn.Conv2d(8, 12, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(12)
+        self.down = nn.Sequential(nn.Conv2d(3, 12, 1, stride=2, bias=False), nn.BatchNorm2d(12))
+        self.relu, self.hooked = nn.ReLU(inplace=True), nn.ReLU()
+        if change == "a hook":
+            self.hooked.register_forward_hook(lambda module, args, result: 2 * result)
+        self.last = nn.Conv2d(12, 4, 1)
+
+    def forward(self, x):
+        y = self.relu(self.norm1(self.conv1(x)))
+        before = y
+        y = self.norm2(self.conv2(y))
+        if self.change == "written to before":
+            before.mul_(2)
+        if self.change == "branches change places":
+            y = self.down(x) + y
+        elif self.change == "alpha":
+            y = torch.add(y, self.down(x), alpha=2)
+        elif self.change == "to the other":
+            z = 1 * self.down(x)
+            z += y
+            return self.last(self.relu(z)) + z.mean()
+        elif self.change == "a second reader":
+            y = y + self.down(x) + y.mean()
+        elif self.change == "another activation":
+            return self.last(F.silu(y + self.down(x)))
+        elif self.change == "the sum is read twice":
+            y = y + self.down(x)
+            return self.last(F.relu(y)) + y.mean()
+        elif self.change == "broadcast":
+            y = y + self.down(x).mean((2, 3), keepdim=True)
+        else:
+            y += self.down(x)
+        y = self.hooked(y) if self.change == "a hook" else self.relu(y)
+        return self.last(y)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_equals_the_network_in_double_precision(dtype, layout, choose):
+    choose("folded")
+    model = network().to(dtype)
+    x = image().to(dtype, memory_format=layout)
+    optimized = optimized_of(model, x)
+    check_exact(optimized, model, x)
+    assert {name for name, choice in choices(optimized).items() if choice == "folded"} == {"features.0", "features.7"}
+    layer = optimized.get_submodule("features.0")
+    assert type(layer) is FoldedConv2d
+    assert layer.weight.is_contiguous(memory_format=layout)
+    assert not any(isinstance(module, nn.BatchNorm2d | nn.SiLU) for module in optimized.modules())
+    assert any(isinstance(module, nn.MaxPool2d) for module in optimized.modules()), "pooling follows"
+    assert rows_of(optimized)["features.0"].gain == 2
+    assert "2 are PyTorch's with what is behind folded in" in str(fusedsc.sparse.report(optimized))
+    check_exact(optimized, model, torch.randn(3, 3, 32, 24, dtype=dtype))
+
+
+@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_weight_is_laid_out_as_the_map(size, layout, choose):
+    """Of 1x1 windows, too, whose strides may be either's."""
+    choose("folded")
+    model = network(lambda: nn.Sequential(nn.Conv2d(3, 8, size), nn.BatchNorm2d(8)))
+    optimized = optimized_of(model, image().to(memory_format=layout))
+    weight = optimized.get_submodule("0").weight
+    assert weight.stride() == torch.empty(weight.shape, memory_format=layout).stride()
+
+
+def test_cudnn_has_the_relu(choose, cudnn):
+    choose("folded")
+    model, x = network(), image().to(memory_format=torch.channels_last)
+    optimized = optimized_of(model, x)
+    cudnn.clear()
+    check_exact(optimized, model, x)
+    found = {name for name, choice in choices(optimized).items() if choice == "folded"}
+    # All but what is called twice: without a BatchNorm, too. SiLU is no activation of cuDNN's operator.
+    assert found == {"stem", "features.0", "features.4", "features.7", "grouped", "depthwise", "last"}
+    assert [call[0] for call in cudnn] == ["relu"] * 5
+    assert not any(isinstance(module, nn.ReLU) for module in optimized.features.modules())
+    by_name = {name: optimized.get_submodule(name) for name in ("stem", "features.0", "grouped", "depthwise", "last")}
+    windows = [call[5:] for call in cudnn]
+    assert ((2, 2), (1, 1), (1, 1), 2) in windows
+    for layer, (_, given, weight, bias, *_) in zip(by_name.values(), cudnn, strict=True):
+        assert weight is layer.weight
+        assert bias is layer.bias
+        assert weight.is_contiguous(memory_format=torch.channels_last)
+        assert given.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_a_bias_is_always_given(choose, cudnn):
+    """Or the operator makes one of zeros in each call."""
+    choose("folded")
+    model = network(lambda: nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), nn.ReLU()))
+    optimized_of(model, image())
+    assert torch.equal(cudnn[-1][3], torch.zeros(8))
+
+
+def test_nothing_is_folded_where_nothing_is_saved(choose):
+    choose("folded")
+    model = network(lambda: nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3)))
+    optimized = optimized_of(model, image())
+    assert set(choices(optimized).values()) == {"dense"}
+    assert {row.folded_us for row in rows_of(optimized).values()} == {None}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("change", ["", "branches change places"])
+def test_residual_sums(change, layout, choose, cudnn):
+    choose("folded")
+    model, x = network(Residual, change), image().to(memory_format=layout)
+    optimized = optimized_of(model, x)
+    cudnn.clear()
+    check_exact(optimized, model, x)
+    assert [call[0] for call in cudnn] == ["relu", "add_relu"]
+    # The convolution that comes last can wait for the other map.
+    holder = "down.0" if change else "conv2"
+    assert [name for name, row in rows_of(optimized).items() if row.has_sum] == [holder]
+    assert cudnn[1][2] is optimized.get_submodule(holder).weight
+    left = [node for node in optimized.graph.nodes if node.op not in ("placeholder", "output")]
+    assert [node.target for node in left if node.op == "call_module"] == (
+        ["conv1", "conv2", "down.0", "last"] if change else ["conv1", "down.0", "conv2", "last"]
+    )
+    assert len(left) == 4
+    other = torch.randn(3, 3, 32, 24)
+    check_exact(optimized, model, other)
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["written to before", "alpha", "to the other", "a second reader", "another activation", "the sum is read twice",
+     "a hook"],
+)  # fmt: skip
+def test_sums_that_stay(change, choose, cudnn):
+    choose("folded")
+    model, x = network(Residual, change), image()
+    optimized = optimized_of(model, x)
+    cudnn.clear()
+    check_exact(optimized, model, x)
+    assert [call[0] for call in cudnn] == ["relu"]
+    assert choices(optimized)["conv2"] == "folded"
+    assert not any(row.has_sum for row in rows_of(optimized).values())
+
+
+def test_a_map_that_is_broadcast(choose, cudnn):
+    """The operator would read beside it."""
+    choose("folded")
+    model, x = network(Residual, "broadcast"), image()
+    optimized = optimized_of(model, x)
+    cudnn.clear()
+    check_exact(optimized, model, x)
+    assert [call[0] for call in cudnn] == ["relu"]
+
+
+def test_sums_are_in_the_times_of_all_ways(choose, cudnn, monkeypatch):
+    """Or one launch would be compared with a part of what it does."""
+    counted, adds = [], [0]
+    added = measuring.Layer.added
+
+    def counting(*args):
+        adds[0] += 1
+        return added(*args)
+
+    def times_of(ways, present, device):
+        counts = {}
+        for name, way in ways.items():
+            before = adds[0]
+            way()
+            counts[name] = adds[0] - before
+        counted.append(counts)
+        return [dict.fromkeys(ways, 10.0)] * 3
+
+    monkeypatch.setattr(measuring.Layer, "added", counting)
+    monkeypatch.setattr(timing, "times_of", times_of)
+    optimized_of(network(Residual), image())
+    of_conv2 = next(counts for counts in counted if sum(counts.values()))
+    assert of_conv2.pop("folded") == 0
+    assert set(of_conv2.values()) == {1}
+
+
+@pytest.mark.parametrize("error", [RuntimeError, NotImplementedError])
+def test_an_operator_that_refuses_is_passed_over(error, choose, cudnn, monkeypatch):
+    def refusing(*args):
+        raise error("cuDNN has no engine\nand much more")
+
+    choose("folded")
+    model, x = network(Residual), image()
+    monkeypatch.setattr(folded, "cudnn_add_relu", refusing)
+    optimized = optimized_of(model, x)
+    row = rows_of(optimized)["conv2"]
+    assert (row.choice, row.has_sum) == ("folded", False), "the convolution and its BatchNorm are one yet"
+    assert row.reason.endswith("the sum is not folded: cuDNN has no engine")
+    check_exact(optimized, model, x)
+
+    monkeypatch.setattr(folded, "cudnn_relu", refusing)
+    optimized = optimized_of(model, x)
+    row = rows_of(optimized)["conv1"]
+    assert (row.choice, row.folded_us) == ("dense", None)
+    assert row.reason.endswith("not folded: cuDNN has no engine")
+    check_exact(optimized, model, x)
+
+
+@pytest.mark.parametrize("way", ["copied", "saved", "exported", "compiled", "state"])
+def test_goes_on_as(way, choose, cudnn):
+    """Compilers have PyTorch's plain functions, whose sizes they know."""
+    choose("folded")
+    model, x = network(Residual), image().to(memory_format=torch.channels_last)
+    with torch.no_grad():
+        optimized = optimized_of(model, x)
+        expected = optimized(x)
+        cudnn.clear()
+        if way == "copied":
+            again = copy.deepcopy(optimized)
+        elif way == "saved":
+            again = loaded(saved(optimized))
+        elif way == "state":
+            again = optimized_of(network(Residual), x)
+            again.conv1.weight.zero_()
+            again.load_state_dict(optimized.state_dict())
+        elif way == "exported":
+            sizes = {0: torch.export.Dim("n", max=64)}
+            exported = torch.export.export(optimized, (x,), dynamic_shapes=(sizes,))
+            assert "conv2d" in str(exported.graph)
+            again = exported.module()
+        else:
+            again = torch.compile(optimized, backend="aot_eager", fullgraph=True)
+        torch.testing.assert_close(again(x), expected)
+    assert bool(cudnn) == (way in ("copied", "saved", "state"))
+
+
+def test_hooks_are_called(choose, cudnn):
+    choose("folded")
+    model, x = network(), image()
+    model.features[0].register_forward_hook(lambda module, args, result: result * 2)
+    model.features[8].register_forward_hook(lambda module, args, result: result * 3)
+    optimized = optimized_of(model, x)
+    check_exact(optimized, model, x)
+    assert rows_of(optimized)["features.0"].reason == "it has hooks, which would not be called"
+    assert choices(optimized)["features.7"] == "dense"
+
+
+def test_inference_only(choose):
+    choose("folded")
+    x = image()
+    optimized = optimized_of(network(Residual), x)
+    with pytest.raises(ValueError, match=r"x: it requires a gradient.*torch\.no_grad\(\).*conv2d"):
+        optimized(x.clone().requires_grad_())
+    with pytest.raises(RuntimeError, match=r"optimized network is for inference.*\.eval\(\).*restore"):
+        optimized.train()(x)
+    with pytest.raises(ValueError, match="it is optimized already"):
+        fusedsc.sparse.optimize(optimized.eval(), x, progress=False)
+    layer = FoldedConv2d(torch.randn(4, 3, 1, 1), activation="relu").eval()
+    with pytest.raises(ValueError, match="z: it requires a gradient"):
+        layer(x, torch.randn(2, 4, 24, 24, requires_grad=True))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        torch.randn(2, 5, 8, 8),
+        torch.randn(3, 8, 8),
+        torch.randn(2, 3, 8, 8, dtype=torch.float64),
+        torch.randn(0, 3, 8, 8),
+    ],
+)
+def test_the_fused_operator_is_not_given_what_it_does_not_check(given, cudnn):
+    layer = FoldedConv2d(torch.randn(4, 3, 3, 3), torch.randn(4), activation="relu").eval()
+    if (given.dim() == 4 and given.shape[1] == 5) or given.dtype == torch.float64:
+        with pytest.raises(RuntimeError, match=r"to have 3 channels|should be the same"):
+            layer(given)
+    else:
+        torch.testing.assert_close(layer(given), F.relu(F.conv2d(given, layer.weight, layer.bias)))
+    assert not cudnn
+
+
+def test_autocast_is_obeyed(cudnn):
+    layer, x = FoldedConv2d(torch.randn(4, 3, 3, 3), activation="relu").eval(), torch.randn(2, 3, 8, 8)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert layer(x).dtype == torch.bfloat16
+    assert not cudnn
+
+
+@pytest.mark.parametrize("setting", ["enabled", "deterministic"])
+def test_settings_that_the_operator_does_not_obey(setting, monkeypatch):
+    gpu = torch.device("cuda")
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    assert folded.fuses_relu(gpu)
+    assert not folded.fuses_relu(torch.device("cpu"))
+    monkeypatch.setattr(torch.backends.cudnn, setting, setting == "deterministic")
+    assert not folded.fuses_relu(gpu)
+
+
+@pytest.mark.parametrize("padding", ["same", "valid", (2, 1)])
+@pytest.mark.parametrize("window", [2, 3])
+def test_paddings(padding, window, choose, cudnn):
+    choose("folded")
+    conv = nn.Conv2d(3, 8, window, padding=padding, dilation=2)
+    model, x = network(lambda: nn.Sequential(conv, nn.BatchNorm2d(8), nn.ReLU())), image()
+    optimized = optimized_of(model, x)
+    assert set(choices(optimized).values()) == {"folded"}
+    check_exact(optimized, model, x)
+
+
+@pytest.mark.parametrize("activation", [nn.ReLU6, nn.SiLU, nn.Hardswish, nn.GELU, nn.Identity])
+def test_activations(activation, choose, cudnn):
+    choose("folded")
+    model = network(lambda: nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), activation(), nn.Conv2d(8, 4, 1)))
+    x = image()
+    optimized = optimized_of(model, x)
+    assert choices(optimized)["0"] == "folded"
+    check_exact(optimized, model, x)
+    assert not cudnn
+
+
+def test_what_is_kept(choose, cudnn, store):
+    choose("folded")
+    x = image()
+    first = optimized_of(network(Residual), x)
+    choose("dense", whole="sparse")  # of what is measured; what is kept is not
+    second = optimized_of(network(Residual), x)
+    assert rows_of(first) == rows_of(second)
+    assert rows_of(second)["conv2"].choice == "folded"
+    check_exact(second, network(Residual), x)
+
+
+def test_a_sum_is_another_problem():
+    from fusedsc.matching.graph import trace
+    from fusedsc.sparse.patterns import find_layers
+
+    layer, x = find_layers(trace(network(Residual)))[1], image()
+    keys = {key_of(layer, x, ways, 0.5, {}, has) for ways in (["ecr"], ["ecr", "folded"]) for has in (False, True)}
+    assert len(keys) == 4
+    assert all(find(key, {}) is None for key in keys)
+
+
+@pytest.mark.parametrize(("name", "sums"), [("resnet18", 8), ("regnet_x_400mf", 22)])
+def test_residual_networks(name, sums, choose, cudnn):
+    """Of each block the sum is in the last convolution; no BatchNorm, ReLU or addition is left."""
+    choose("folded")
+    model = network(lambda: torchvision.models.get_model(name, num_classes=10))
+    x = image(1, 64).to(memory_format=torch.channels_last)
+    optimized = optimized_of(model, x)
+    check_exact(optimized, model, x)
+    assert sum(row.has_sum for row in rows_of(optimized).values()) == sums
+    assert not any(isinstance(module, nn.BatchNorm2d | nn.ReLU) for module in optimized.modules())
+    assert not [node for node in optimized.graph.nodes if "add" in str(node.target)]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_cudnn_itself(layout):
+    """With what was there before in memory: the operator names its result as the map that it adds zero times."""
+    weight, bias = torch.randn(64, 64, 3, 3, device="cuda"), torch.randn(64, device="cuda")
+    x = torch.randn(1, 64, 28, 28, device="cuda").to(memory_format=layout)
+    z = torch.randn(1, 64, 28, 28, device="cuda").to(memory_format=layout)
+    layer = FoldedConv2d(weight, bias, padding=(1, 1), activation="relu", memory_format=layout).eval()
+    y = F.conv2d(x.double(), weight.double(), bias.double(), padding=1)
+    scale, allowed = y.abs().max(), 2**-9  # TensorFloat-32, if it is allowed
+    for found, exact in ((lambda: layer(x), F.relu(y)), (lambda: layer(x, z), F.relu(y + z))):
+        for _ in range(3):
+            poison = torch.full_like(z, float("nan"))
+            del poison
+            assert ((found() - exact).abs().max() / scale) < allowed
+
+
+class Growing(nn.Module):
+    """A dense block of two layers whose last convolutions are folded."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.ModuleList(DenseConv2d(torch.randn(8, channels, 1, 1)) for channels in (4, 7))
+        self.second = nn.ModuleList(FoldedConv2d(torch.randn(3, 8, 3, 3), padding=(1, 1)) for _ in range(2))
+        self.last = DenseConv2d(torch.randn(5, 10, 1, 1))
+
+    def forward(self, x):
+        maps = [x]
+        for first, second in zip(self.first, self.second, strict=True):
+            maps.append(second(first(torch.cat(maps, 1) if len(maps) > 1 else x)))
+        return self.last(torch.cat(maps, 1))
+
+
+def test_growing_concatenations_of_what_is_folded():
+    class Tracer(fx.Tracer):
+        def is_leaf_module(self, m, module_qualified_name):
+            return not isinstance(m, Growing)
+
+    model, x = Growing().eval(), torch.randn(2, 4, 9, 9)
+    made, count = joined(fx.GraphModule(model, Tracer().trace(model)))
+    assert count == 2
+    with torch.no_grad():
+        torch.testing.assert_close(made(x), model(x))
