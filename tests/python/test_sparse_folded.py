@@ -26,17 +26,12 @@ def cudnn(monkeypatch):
     arguments."""
     calls = []
 
-    def relu(x, weight, bias, *window):
-        calls.append(("relu", x, weight, bias, None, *window))
-        return F.relu(F.conv2d(x, weight, bias, *window))
-
     def add_relu(x, weight, z, bias, *window):
-        calls.append(("add_relu", x, weight, bias, z, *window))
+        calls.append(("add_relu", x, weight, bias, z, *window) if z.any() else ("relu", x, weight, bias, None, *window))
         y = F.conv2d(x, weight, bias, *window)
         assert y.shape == z.shape, "the operator does not check it"
         return F.relu(y + z)
 
-    monkeypatch.setattr(folded, "cudnn_relu", relu)
     monkeypatch.setattr(folded, "cudnn_add_relu", add_relu)
     for module in (folded, measuring):
         monkeypatch.setattr(module, "fuses_relu", lambda device: True)
@@ -248,16 +243,20 @@ def test_an_operator_that_refuses_is_passed_over(error, choose, cudnn, monkeypat
     def refusing(*args):
         raise error("cuDNN has no engine\nand much more")
 
+    def refusing_sums(x, weight, z, *args):
+        return refusing() if z.any() else taken(x, weight, z, *args)
+
     choose("folded")
     model, x = network(Residual), image()
-    monkeypatch.setattr(folded, "cudnn_add_relu", refusing)
+    taken = folded.cudnn_add_relu
+    monkeypatch.setattr(folded, "cudnn_add_relu", refusing_sums)
     optimized = optimized_of(model, x)
     row = rows_of(optimized)["conv2"]
     assert (row.choice, row.has_sum) == ("folded", False), "the convolution and its BatchNorm are one yet"
     assert row.reason.endswith("the sum is not folded: cuDNN has no engine")
     check_exact(optimized, model, x)
 
-    monkeypatch.setattr(folded, "cudnn_relu", refusing)
+    monkeypatch.setattr(folded, "cudnn_add_relu", refusing)
     optimized = optimized_of(model, x)
     row = rows_of(optimized)["conv1"]
     assert (row.choice, row.folded_us) == ("dense", None)
@@ -409,6 +408,31 @@ def test_residual_networks(name, sums, choose, cudnn):
     assert sum(row.has_sum for row in rows_of(optimized).values()) == sums
     assert not any(isinstance(module, nn.BatchNorm2d | nn.ReLU) for module in optimized.modules())
     assert not [node for node in optimized.graph.nodes if "add" in str(node.target)]
+
+
+def test_zeros_to_add_are_kept_for_maps_of_a_size(cudnn):
+    weight, window = torch.randn(8, 4, 3, 3), {"padding": (1, 1), "activation": "relu"}
+    layer = FoldedConv2d(weight, None, **window).eval()
+    with torch.no_grad():
+        for size in (6, 6, 9):
+            x = torch.randn(2, 4, size, size)
+            assert torch.equal(layer(x), F.relu(F.conv2d(x, weight, padding=1)))
+            assert list(layer._zeros.shape) == [2, 8, size, size]
+        kept = layer._zeros
+        layer(x)
+        assert layer._zeros is kept
+        assert copy.deepcopy(layer)._zeros is None, "they are no part of what is copied or saved"
+        assert "_zeros" not in layer.state_dict()
+
+
+def test_no_zeros_are_kept_for_a_large_map(cudnn, monkeypatch):
+    monkeypatch.setattr(folded, "MOST_ZEROS", 2 * 8 * 36 * 4 - 1)
+    layer = FoldedConv2d(torch.randn(8, 4, 1, 1), None, activation="relu").eval()
+    with torch.no_grad():
+        layer(torch.randn(2, 4, 6, 6))
+        assert (len(cudnn), layer._zeros) == (0, None)
+        layer(torch.randn(1, 4, 6, 6))
+        assert len(cudnn) == 1
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

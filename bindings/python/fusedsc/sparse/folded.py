@@ -35,24 +35,24 @@ def fuses_relu(device: torch.device) -> bool:
     return device.type == "cuda" and torch.version.cuda is not None and cudnn.enabled and not must_repeat
 
 
-def cudnn_relu(x: Tensor, weight: Tensor, bias: Tensor, *window: object) -> Tensor:
-    """relu(conv(x) + bias) in one launch. `window`: stride, padding, dilation, groups."""
-    return torch.cudnn_convolution_relu(x, weight, bias, *window)
-
-
 def cudnn_add_relu(x: Tensor, weight: Tensor, z: Tensor, bias: Tensor, *window: object) -> Tensor:
-    """relu(conv(x) + z + bias) in one launch."""
+    """relu(conv(x) + z + bias) in one launch. `window`: stride, padding, dilation, groups."""
     return torch.cudnn_convolution_add_relu(x, weight, z, 1.0, bias, *window)
+
+
+MOST_ZEROS = 2**24
+"""Bytes of a map of zeros that a layer keeps to be added. Of larger maps a launch more does not matter."""
 
 
 class FoldedConv2d(nn.Module):
     """``F.conv2d`` with BatchNorm in its weight and bias, then the activation: for inference.
 
     Where it can be, a ReLU is in the convolution's launch, and a sum of two maps in front of the ReLU, too: on NVIDIA
-    GPUs by ``torch.cudnn_convolution_relu`` and ``torch.cudnn_convolution_add_relu``; what becomes of NaN is cuDNN's
-    choice there. Elsewhere the activation works in
-    place. While it is compiled or exported these are PyTorch's plain functions, which compilers fuse themselves, and
-    for which they know the sizes. Weight and bias are buffers: there is nothing to train.
+    GPUs by ``torch.cudnn_convolution_add_relu``; what becomes of NaN is cuDNN's choice there. With nothing to be added
+    it adds zeros, which the layer keeps: ``torch.cudnn_convolution_relu`` adds zero times what lies in its result's
+    memory before, and that may be a NaN. Elsewhere the activation works in place. While it is compiled or exported
+    these are PyTorch's plain functions, which compilers fuse themselves, and for which they know the sizes. Weight and
+    bias are buffers: there is nothing to train.
 
     Args:
         weight: [M, C // groups, Kh, Kw].
@@ -84,6 +84,10 @@ class FoldedConv2d(nn.Module):
         self.register_buffer("bias", weight.new_zeros(len(weight)) if bias is None else bias.detach())
         self.stride, self.padding, self.dilation, self.groups = stride, padding, dilation, groups
         self.activation = activation
+        self._zeros: Tensor | None = None
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_zeros": None}
 
     def forward(self, x: Tensor, z: Tensor | None = None) -> Tensor:
         """activation(conv(x)), or with z activation(conv(x) + z).
@@ -96,9 +100,7 @@ class FoldedConv2d(nn.Module):
         self._check_gradients(x, z)
         if self._is_fused(x, z):
             window = self.stride, self.padding, self.dilation, self.groups
-            if z is None:
-                return cudnn_relu(x, self.weight, self.bias, *window)
-            return cudnn_add_relu(x, self.weight, z, self.bias, *window)
+            return cudnn_add_relu(x, self.weight, self._nothing(x) if z is None else z, self.bias, *window)
         y = F.conv2d(x, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
         if z is not None:
             y = y + z
@@ -116,8 +118,23 @@ class FoldedConv2d(nn.Module):
         if not fits or isinstance(self.padding, str) or torch.is_autocast_enabled(x.device.type):
             return False
         if z is None:
-            return True
+            return math.prod(self._sizes(x)) * x.element_size() <= MOST_ZEROS
         return isinstance(z, Tensor) and (z.dtype, z.device, list(z.shape)) == (x.dtype, x.device, self._sizes(x))
+
+    def _nothing(self, x: Tensor) -> Tensor:
+        """Zeros of the result's sizes, in the memory format of x."""
+        sizes, kept = self._sizes(x), self._zeros
+        if kept is not None and (list(kept.shape), kept.dtype, kept.device) == (sizes, x.dtype, x.device):
+            return kept
+        channels_last = x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
+        layout = torch.channels_last if channels_last else torch.contiguous_format
+        zeros = torch.empty(sizes, dtype=x.dtype, device=x.device, memory_format=layout).zero_()
+        if x.is_cuda:
+            if torch.cuda.is_current_stream_capturing():
+                return zeros  # it has been noted down only that they are zeros
+            torch.cuda.current_stream(x.device).synchronize()  # another stream may read them next
+        self._zeros = zeros
+        return zeros
 
     def _sizes(self, x: Tensor) -> list[int]:
         window = zip(x.shape[2:], self.weight.shape[2:], self.stride, self.padding, self.dilation, strict=True)
