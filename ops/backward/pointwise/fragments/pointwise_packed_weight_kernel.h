@@ -41,12 +41,7 @@ class PackedWeightFragments : WeightFragmentSums<T, Tile> {
   }
 
   FUSEDSC_DEVICE static void run(const PointwiseWeightGradientParameters& p) {
-    if constexpr (kFused) {
-      if (p.grad_y_prologue.other.data != nullptr) run_with<true>(p);
-      else run_with<false>(p);
-    } else {
-      run_with<false>(p);
-    }
+    with_other<kFused>(p.grad_y_prologue.other.data, [&](auto has_other) { run_with<has_other>(p); });
   }
 
  private:

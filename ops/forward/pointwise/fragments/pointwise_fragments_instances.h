@@ -34,6 +34,12 @@ void add_kernel(FragmentInstance<typename Pass::Parameters>& to) {
   to.memory[kPlace] = FragmentsOfPass<Pass, T, Tile, kFusion>::memory_bytes;
 }
 
+/// Of 16 bits, or of floats, which take other registers and memory.
+template <class T>
+constexpr int by_type(int of_half, int of_float) {
+  return sizeof(T) == 2 ? of_half : of_float;
+}
+
 /// kAll: there is a kernel for anything fused, too.
 template <class Pass, class T, class Tile, int kBlocks, int kFusedBlocks, bool kAll>
 FragmentInstance<typename Pass::Parameters> fragments_of_tile(DataType dtype) {

@@ -139,6 +139,60 @@ class FragmentPrologue {
   int padded_depth_;
 };
 
+/// Steps of a block's tiles in their order, as they are copied ahead of their use, each to the next stage.
+template <int kStages>
+class FragmentSteps {
+ public:
+  /// `steps`: of a tile.
+  FUSEDSC_DEVICE FragmentSteps(int tiles, int steps) : tiles_(tiles), steps_(steps) {}
+
+  /// aim(tile) before a tile's first step, and start(step, stage); neither where there are no more tiles.
+  template <class Aim, class Start>
+  FUSEDSC_DEVICE void start_next(const Aim& aim, const Start& start) {
+    if (tile_ < tiles_) {
+      if (step_ == 0) aim(tile_);
+      start(step_, slot_);
+      if (++step_ == steps_) {
+        step_ = 0;
+        ++tile_;
+      }
+    }
+    slot_ = slot_ == kStages - 1 ? 0 : slot_ + 1;
+    commit_copies();
+  }
+
+ private:
+  int tiles_, steps_;
+  int tile_ = 0, step_ = 0, slot_ = 0;
+};
+
+/// Hands a tile's sums to the sink. first_pixel: of the warp. Of kParts warps that have summed over different k each
+/// takes some of the results, by way of `exchange`.
+template <class Tile, class Sums, class Sink>
+FUSEDSC_DEVICE void finish_fragments(const Sums& sums, float* exchange, int first_pixel, int pixels, int first_channel,
+                                     int channels, int part, Sink& sink) {
+  if constexpr (Tile::kParts > 1) {
+    block_barrier();  // the last tile's have been read
+    sums.leave(exchange);
+    block_barrier();
+  }
+#pragma unroll
+  for (int group = 0; group < Tile::kGroups; ++group) {
+    const int channel = FragmentOwners<Tile>::channel(group * Tile::kRun);
+    if (channel >= channels) continue;
+    sink.meet(group);
+#pragma unroll
+    for (int i = 0; i < Sums::kPositions; ++i) {
+      const int unit = Sums::unit(i, group), pixel = first_pixel + Sums::position(i);
+      if (pixel >= pixels || (Tile::kParts > 1 && unit % Tile::kParts != part)) continue;
+      float y[Tile::kRun];
+      if constexpr (Tile::kParts > 1) Sums::gather(exchange, unit, y);
+      else sums.read(i, group, y);
+      sink.take(unit, pixel, first_channel + channel, y, Tile::kRun);
+    }
+  }
+}
+
 /// Of the input gradient the weight's depth comes first, and the prologue may have a second tensor.
 template <class T, class Tile, bool kWeightDepthFirst, FragmentFusion kFusion>
 struct FragmentProduct {
@@ -163,14 +217,8 @@ struct FragmentProduct {
 
   template <class Sink, class Parameters>
   FUSEDSC_DEVICE static void run(const Parameters& parameters) {
-    const PointwiseProductParameters& p = parameters.product;
-    const bool has_other = kMayHaveOther && p.prologue.other.data != nullptr;
-    if constexpr (kMayHaveOther) {
-      if (has_other) run_with<Sink, true>(parameters);
-      else run_with<Sink, false>(parameters);
-    } else {
-      run_with<Sink, false>(parameters);
-    }
+    with_other<kMayHaveOther>(parameters.product.prologue.other.data,
+                              [&](auto has_other) { run_with<Sink, has_other>(parameters); });
   }
 
  private:
@@ -203,24 +251,19 @@ struct FragmentProduct {
     const auto first_pixel = [&](int tile) {
       return (share.split + tile * p.splits) * Tile::kRows + row_group * Tile::kWarpRows;
     };
-    int next_tile = 0, next_step = 0, next_slot = 0;
+    FragmentSteps<Tile::kStages> ahead(tiles, steps);
     const auto start_next = [&] {
-      if (next_tile < tiles) {
-        if (next_step == 0) {
-          const int first = first_pixel(next_tile);
-          rows.aim(first, p.pixels - first);
-          if constexpr (kHasOther) other.aim(first, p.pixels - first);
-        }
-        const int k = (next_step * Tile::kParts + part) * Tile::kChunk;
-        rows.start(next_slot, k, p.depth);
-        if constexpr (kHasOther) other.start(next_slot, k, p.depth);
-        if (++next_step == steps) {
-          next_step = 0;
-          ++next_tile;
-        }
-      }
-      next_slot = next_slot == Tile::kStages - 1 ? 0 : next_slot + 1;
-      commit_copies();
+      ahead.start_next(
+          [&](int tile) {
+            const int first = first_pixel(tile);
+            rows.aim(first, p.pixels - first);
+            if constexpr (kHasOther) other.aim(first, p.pixels - first);
+          },
+          [&](int step, int slot) {
+            const int k = (step * Tile::kParts + part) * Tile::kChunk;
+            rows.start(slot, k, p.depth);
+            if constexpr (kHasOther) other.start(slot, k, p.depth);
+          });
     };
 #pragma unroll
     for (int i = 0; i < Tile::kStages - 1; ++i) start_next();
@@ -253,8 +296,8 @@ struct FragmentProduct {
         for (FragmentWords& words : a) words = factors_of<T>(words);
         sums.multiply(a, weight, chunk);
       }
-      finish_tile(sums, reinterpret_cast<float*>(exchange), first_pixel(tile), p.pixels, first_channel, channels, part,
-                  sink);
+      finish_fragments<Tile>(sums, reinterpret_cast<float*>(exchange), first_pixel(tile), p.pixels, first_channel,
+                             channels, part, sink);
       sums.clear();
     }
     let_next_kernel_start();
@@ -263,31 +306,6 @@ struct FragmentProduct {
 
   template <class Sink>
   static constexpr std::size_t kMostBytes = Sink::kFinishBytes;
-
-  template <class Sink>
-  FUSEDSC_DEVICE static void finish_tile(const Sums& sums, float* exchange, int first_pixel, int pixels,
-                                         int first_channel, int channels, int part, Sink& sink) {
-    if constexpr (Tile::kParts > 1) {
-      block_barrier();  // the last tile's have been read
-      sums.leave(exchange);
-      block_barrier();
-    }
-#pragma unroll
-    for (int group = 0; group < Tile::kGroups; ++group) {
-      const int channel = group * Tile::kGroup + FragmentPlace().outer * Tile::kRun;
-      if (channel >= channels) continue;
-      sink.meet(group);
-#pragma unroll
-      for (int i = 0; i < Sums::kPositions; ++i) {
-        const int unit = Sums::unit(i, group), pixel = first_pixel + Sums::position(i);
-        if (pixel >= pixels || (Tile::kParts > 1 && unit % Tile::kParts != part)) continue;
-        float y[Tile::kRun];
-        if constexpr (Tile::kParts > 1) Sums::gather(exchange, unit, y);
-        else sums.read(i, group, y);
-        sink.take(unit, pixel, first_channel + channel, y, Tile::kRun);
-      }
-    }
-  }
 };
 
 }  // namespace fusedsc::gpu

@@ -5,6 +5,8 @@
 /// positions. Instructions for floats have half the k, so that 16 bytes of a position make two of them in any type.
 #pragma once
 
+#include <type_traits>
+
 #include "fusedsc/common/gpu/products/matrix.h"
 #include "fusedsc/common/gpu/products/wave_product.h"
 #include "fusedsc/forward/pointwise/tiles/pointwise_cursor.h"
@@ -52,6 +54,15 @@ struct FragmentPlace {
   FUSEDSC_DEVICE FragmentPlace()
       : warp(thread_index() / 32), outer(thread_index() % 32 / 4), inner(thread_index() % 4) {}
 };
+
+/// use(a constant): whether an operand's prologue has a second tensor, which it has only where it may.
+template <bool kMayHaveOther, class Use>
+FUSEDSC_DEVICE void with_other(const void* other, const Use& use) {
+  if constexpr (kMayHaveOther) {
+    if (other != nullptr) return use(std::true_type());
+  }
+  use(std::false_type());
+}
 
 /// 16 bytes in shared memory.
 using FragmentWords = Aligned<std::uint32_t, 4>;

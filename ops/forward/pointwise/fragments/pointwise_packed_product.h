@@ -115,13 +115,8 @@ struct PackedProduct {
   }
 
   FUSEDSC_DEVICE static void run(const Parameters& parameters) {
-    const bool has_other = kMayHaveOther && parameters.product.prologue.other.data != nullptr;
-    if constexpr (kMayHaveOther) {
-      if (has_other) run_with<true>(parameters);
-      else run_with<false>(parameters);
-    } else {
-      run_with<false>(parameters);
-    }
+    with_other<kMayHaveOther>(parameters.product.prologue.other.data,
+                              [&](auto has_other) { run_with<has_other>(parameters); });
   }
 
  private:

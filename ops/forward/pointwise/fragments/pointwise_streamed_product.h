@@ -32,12 +32,8 @@ struct StreamedProduct {
 
   template <class Sink, class Parameters>
   FUSEDSC_DEVICE static void run(const Parameters& parameters) {
-    if constexpr (kMayHaveOther) {
-      if (parameters.product.prologue.other.data != nullptr) run_with<Sink, true>(parameters);
-      else run_with<Sink, false>(parameters);
-    } else {
-      run_with<Sink, false>(parameters);
-    }
+    with_other<kMayHaveOther>(parameters.product.prologue.other.data,
+                              [&](auto has_other) { run_with<Sink, has_other>(parameters); });
   }
 
  private:
@@ -62,25 +58,20 @@ struct StreamedProduct {
 
     const int tiles = (p.pixel_tiles - share.split + p.splits - 1) / p.splits;
     const auto first_pixel = [&](int tile) { return (share.split + tile * p.splits) * Tile::kRows; };
-    int next_tile = 0, next_step = 0, next_slot = 0;
+    FragmentSteps<Tile::kStages> ahead(tiles, steps);
     const auto start_next = [&] {
-      if (next_tile < tiles) {
-        if (next_step == 0) {
-          const int first = first_pixel(next_tile);
-          rows.aim(first, p.pixels - first);
-          if constexpr (kHasOther) other.aim(first, p.pixels - first);
-        }
-        const int k = next_step * Tile::kDepth;
-        weight.start(next_slot, k, p.depth);
-        rows.start(next_slot, k, p.depth);
-        if constexpr (kHasOther) other.start(next_slot, k, p.depth);
-        if (++next_step == steps) {
-          next_step = 0;
-          ++next_tile;
-        }
-      }
-      next_slot = next_slot == Tile::kStages - 1 ? 0 : next_slot + 1;
-      commit_copies();
+      ahead.start_next(
+          [&](int tile) {
+            const int first = first_pixel(tile);
+            rows.aim(first, p.pixels - first);
+            if constexpr (kHasOther) other.aim(first, p.pixels - first);
+          },
+          [&](int step, int slot) {
+            const int k = step * Tile::kDepth;
+            weight.start(slot, k, p.depth);
+            rows.start(slot, k, p.depth);
+            if constexpr (kHasOther) other.start(slot, k, p.depth);
+          });
     };
 #pragma unroll
     for (int i = 0; i < Tile::kStages - 1; ++i) start_next();
@@ -116,7 +107,9 @@ struct StreamedProduct {
         slot = slot == Tile::kStages - 1 ? 0 : slot + 1;
       }
       if constexpr (Weight::kRaw) sums.reorder(exchange + FragmentPlace().warp * (Sums::kReorderBytes / 4));
-      finish_tile(sums, first_pixel(tile), p.pixels, first_channel, channels, sink);
+      const int first_of_warp = FragmentPlace().warp / Tile::kWarpColumns * 8 * Tile::kPositionTiles;
+      finish_fragments<Tile>(sums, nullptr, first_pixel(tile) + first_of_warp, p.pixels, first_channel, channels, 0,
+                             sink);
       sums.clear();
     }
     let_next_kernel_start();
@@ -125,26 +118,6 @@ struct StreamedProduct {
 
   template <class Sink>
   static constexpr std::size_t kMostBytes = Sink::kFinishBytes;
-
-  template <class Sink>
-  FUSEDSC_DEVICE static void finish_tile(const Sums& sums, int first_pixel, int pixels, int first_channel, int channels,
-                                         Sink& sink) {
-    const int first_of_warp = first_pixel + FragmentPlace().warp / Tile::kWarpColumns * 8 * Tile::kPositionTiles;
-#pragma unroll
-    for (int group = 0; group < Tile::kGroups; ++group) {
-      const int channel = Sweep::channel(group * Tile::kRun);
-      if (channel >= channels) continue;
-      sink.meet(group);
-#pragma unroll
-      for (int i = 0; i < Sums::kPositions; ++i) {
-        const int pixel = first_of_warp + Sums::position(i);
-        if (pixel >= pixels) continue;
-        float y[Tile::kRun];
-        sums.read(i, group, y);
-        sink.take(Sums::unit(i, group), pixel, first_channel + channel, y, Tile::kRun);
-      }
-    }
-  }
 };
 
 }  // namespace fusedsc::gpu
