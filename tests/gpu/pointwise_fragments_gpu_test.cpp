@@ -7,8 +7,7 @@
 #include "fusedsc/backward/pointwise/pointwise_kernels.h"
 #include "fusedsc/forward/pointwise/pointwise_kernels.h"
 #include "gpu/forced.h"
-#include "ops/backward_case.h"
-#include "ops/forward_case.h"
+#include "gpu/pointwise_fragments_cases.h"
 #include "ops/pointwise_cases.h"
 
 namespace fusedsc::reference {
@@ -73,18 +72,8 @@ INSTANTIATE_TEST_SUITE_P(Targets, PointwiseFragmentsGpu, testing::ValuesIn(gpu_t
                          testing::PrintToStringParamName());
 
 TEST_P(PointwiseFragmentsGpu, Forward) {
-  using Output = ForwardFusion::Output;
-  const ForwardFusion fusions[] = {
-      {.bias = true},
-      {.bias = true, .prologue = true, .activation = Activation::relu6, .output = Output::statistics},
-      {.prologue = true,
-       .activation = Activation::silu,
-       .output = Output::epilogue,
-       .epilogue_activation = Activation::hardswish,
-       .residual = true},
-      {.output = Output::epilogue, .epilogue_activation = Activation::relu, .residual = true}};
   for (const PointwiseGeometry& geometry : geometries()) {
-    for (const ForwardFusion& fusion : fusions) {
+    for (const ForwardFusion& fusion : forward_fusions({.bias = true})) {
       const Forward problem{GetParam().dtype, geometry, fusion, Memories::all(Memory::channels_last)};
       SCOPED_TRACE(testing::PrintToString(problem));
       ForwardTensors<PointwiseGeometry> tensors(problem);
@@ -98,16 +87,8 @@ TEST_P(PointwiseFragmentsGpu, Backward) {
   for (const PointwiseGeometry& geometry : geometries()) {
     for (const bool is_weight : {false, true}) {
       for (const Activation activation : {Activation::identity, Activation::relu6, Activation::silu}) {
-        const bool fused = activation != Activation::identity;
-        const BackwardFusion fusion{.prologue = fused,
-                                    .activation = activation,
-                                    .gradient_prologue = fused,
-                                    .sums = activation == Activation::relu6 && !is_weight,
-                                    .grad_add = activation == Activation::silu && !is_weight,
-                                    .grad_x = !is_weight,
-                                    .grad_weight = is_weight,
-                                    .grad_bias = is_weight};
-        const Backward problem{GetParam().dtype, geometry, fusion, Memories::all(Memory::channels_last)};
+        const Backward problem{GetParam().dtype, geometry, backward_fusion(activation, is_weight),
+                               Memories::all(Memory::channels_last)};
         SCOPED_TRACE(testing::PrintToString(problem));
         BackwardTensors<PointwiseGeometry> tensors(problem);
         for_each_config(tensors.arguments(problem), [&] { verify_backward(problem); });
@@ -160,11 +141,6 @@ TEST_P(PointwiseFragmentsGpu, WithoutPermission) {
 TEST_P(PointwiseFragmentsGpu, NotANumber) {
   const PointwiseGeometry geometry{{1, 72, 9, 31}, 40, 1, !is_half()};
   constexpr std::int64_t kRow = 4, kColumn = 12, kOutput = 33;
-  const auto expect_one = [](const Array& y) {
-    for_each_index(y.sizes, [&](auto n, auto c, auto h, auto w) {
-      ASSERT_EQ(std::isnan(y.at(n, c, h, w).value), h == kRow && w == kColumn) << c << ' ' << h << ' ' << w;
-    });
-  };
   for (const bool has_fusion : {false, true}) {
     const Forward forward{GetParam().dtype,
                           geometry,
@@ -179,7 +155,7 @@ TEST_P(PointwiseFragmentsGpu, NotANumber) {
     for_each_config(arguments, [&] {
       tensors.y.wipe();
       run(PointwiseGeometry::kForward, arguments, 1, 0xff);
-      expect_one(tensors.y.values());
+      expect_one_position(tensors.y.values(), kRow, kColumn);
     });
     tensors.x.fill(x);
     Array weight = tensors.weight.values();
@@ -207,7 +183,7 @@ TEST_P(PointwiseFragmentsGpu, NotANumber) {
     for_each_config(of_gradient, [&] {
       gradients.grad_x.wipe();
       run(PointwiseGeometry::kBackward, of_gradient, 1, 0xff);
-      expect_one(gradients.grad_x.values());
+      expect_one_position(gradients.grad_x.values(), kRow, kColumn);
     });
 
     // Of the weight's gradient those of the channel that has it.
@@ -223,10 +199,7 @@ TEST_P(PointwiseFragmentsGpu, NotANumber) {
     for_each_config(weight_arguments, [&] {
       of_positions.grad_weight.wipe();
       run(PointwiseGeometry::kBackward, weight_arguments, 1, 0xff);
-      const Array gradient = of_positions.grad_weight.values();
-      for_each_index(gradient.sizes, [&](auto m, auto c, auto h, auto w) {
-        ASSERT_EQ(std::isnan(gradient.at(m, c, h, w).value), c == kOutput) << m << ' ' << c;
-      });
+      expect_one_channel(of_positions.grad_weight.values(), kOutput);
     });
   }
 }

@@ -6,8 +6,7 @@
 #include "fusedsc/backward/pointwise/pointwise_kernels.h"
 #include "fusedsc/forward/pointwise/pointwise_kernels.h"
 #include "gpu/forced.h"
-#include "ops/backward_case.h"
-#include "ops/forward_case.h"
+#include "gpu/pointwise_fragments_cases.h"
 #include "ops/pointwise_cases.h"
 
 namespace fusedsc::reference {
@@ -49,19 +48,9 @@ INSTANTIATE_TEST_SUITE_P(Targets, PointwisePackedGpu, testing::ValuesIn(gpu_targ
                          testing::PrintToStringParamName());
 
 TEST_P(PointwisePackedGpu, Forward) {
-  using Output = ForwardFusion::Output;
-  const ForwardFusion fusions[] = {
-      {},
-      {.bias = true, .prologue = true, .activation = Activation::relu6, .output = Output::statistics},
-      {.prologue = true,
-       .activation = Activation::silu,
-       .output = Output::epilogue,
-       .epilogue_activation = Activation::hardswish,
-       .residual = true},
-      {.output = Output::epilogue, .epilogue_activation = Activation::relu, .residual = true}};
   for (const PointwiseGeometry& geometry : geometries) {
     for (const Memory memory : kMemories) {
-      for (const ForwardFusion& fusion : fusions) {
+      for (const ForwardFusion& fusion : forward_fusions({})) {
         const Forward problem{GetParam().dtype, geometry, fusion, Memories::all(memory)};
         SCOPED_TRACE(testing::PrintToString(problem));
         ForwardTensors<PointwiseGeometry> tensors(problem);
@@ -78,16 +67,8 @@ TEST_P(PointwisePackedGpu, Backward) {
     for (const Memory memory : kMemories) {
       for (const bool is_weight : {false, true}) {
         for (const Activation activation : {Activation::identity, Activation::relu6, Activation::silu}) {
-          const bool fused = activation != Activation::identity;
-          const BackwardFusion fusion{.prologue = fused,
-                                      .activation = activation,
-                                      .gradient_prologue = fused,
-                                      .sums = activation == Activation::relu6 && !is_weight,
-                                      .grad_add = activation == Activation::silu && !is_weight,
-                                      .grad_x = !is_weight,
-                                      .grad_weight = is_weight,
-                                      .grad_bias = is_weight};
-          const Backward problem{GetParam().dtype, geometry, fusion, Memories::all(memory)};
+          const Backward problem{GetParam().dtype, geometry, backward_fusion(activation, is_weight),
+                                 Memories::all(memory)};
           SCOPED_TRACE(testing::PrintToString(problem));
           BackwardTensors<PointwiseGeometry> tensors(problem);
           for_each_tile("pointwise_conv2d.backward", pointwise_backward_kernels(), tensors.arguments(problem),
@@ -108,11 +89,6 @@ TEST_P(PointwisePackedGpu, NotANumber) {
     for (std::int64_t c = 0; c < x.sizes[1]; ++c) x.at(0, c, kRow, kColumn).value = NAN;
     return x;
   };
-  const auto expect_one = [](const Array& y) {
-    for_each_index(y.sizes, [&](auto n, auto c, auto h, auto w) {
-      ASSERT_EQ(std::isnan(y.at(n, c, h, w).value), h == kRow && w == kColumn) << c << ' ' << h << ' ' << w;
-    });
-  };
   for (const bool has_fusion : {false, true}) {
     const Activation activation = has_fusion ? Activation::relu : Activation::identity;
     const Forward forward{GetParam().dtype,
@@ -125,7 +101,7 @@ TEST_P(PointwisePackedGpu, NotANumber) {
     for_each_tile("pointwise_conv2d.forward", gpu::pointwise_gpu_kernels(), arguments, [&] {
       tensors.y.wipe();
       run(PointwiseGeometry::kForward, arguments, 1, 0xff);
-      expect_one(tensors.y.values());
+      expect_one_position(tensors.y.values(), kRow, kColumn);
     });
 
     const Backward backward{
@@ -139,7 +115,7 @@ TEST_P(PointwisePackedGpu, NotANumber) {
     for_each_tile("pointwise_conv2d.backward", pointwise_backward_kernels(), of_gradient, [&] {
       gradients.grad_x.wipe();
       run(PointwiseGeometry::kBackward, of_gradient, 1, 0xff);
-      expect_one(gradients.grad_x.values());
+      expect_one_position(gradients.grad_x.values(), kRow, kColumn);
     });
 
     // Of the weight's gradient those of the channel that has it.
@@ -155,10 +131,7 @@ TEST_P(PointwisePackedGpu, NotANumber) {
     for_each_tile("pointwise_conv2d.backward", pointwise_backward_kernels(), of_weight, [&] {
       of_positions.grad_weight.wipe();
       run(PointwiseGeometry::kBackward, of_weight, 1, 0xff);
-      const Array gradient = of_positions.grad_weight.values();
-      for_each_index(gradient.sizes, [&](auto m, auto c, auto h, auto w) {
-        ASSERT_EQ(std::isnan(gradient.at(m, c, h, w).value), c == 33) << m << ' ' << c;
-      });
+      expect_one_channel(of_positions.grad_weight.values(), 33);
     });
   }
 }
