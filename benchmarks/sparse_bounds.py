@@ -19,6 +19,7 @@ from rich.console import Console
 from . import sparse_tiles
 from .records import Record, measured, read
 from .sparse_cases import SPARSE_LAYERS, VGG19
+from .sparse_tiles import ELEMENT
 from .tables import table_of
 from .workloads.sparse import ONE_OUTPUT, ONES, SparseConvolution
 
@@ -30,8 +31,6 @@ PRODUCTS, TENSOR_PRODUCTS, ROW_BYTES = 128, 1024, 128
 """Of a multiprocessor of compute capability 9.0 in a clock: multiply-adds of float32 (CUDA C++ Programming Guide,
 "Arithmetic Instructions"), of TensorFloat-32 (H100 whitepaper: 494.7 TFLOP/s of 132 multiprocessors at 1,830 MHz), and
 bytes from the first-level cache, which is shared memory's: 32 banks of 4 bytes (the guide, "Shared Memory")."""
-ELEMENT = 4
-"""Bytes of a packed weight's element, in each type."""
 
 
 @dataclass(frozen=True)

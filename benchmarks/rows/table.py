@@ -45,27 +45,27 @@ def write_table(rows_of_gpu: Path, folder: Path, fitting: Path = FITTING) -> str
     rows = list(read_rows(rows_of_gpu).values())
     days = days_of(rows_of_gpu, rows)
     multiprocessors = int(device["multi_processor_count"])
-    asked = [(row.role, row.problem, choice) for row in rows for choice in (*faster_than_prior(row), *prior_of(row))]
+    faster = [(row, choices) for row in rows if (choices := faster_than_prior(row))]
+    asked = [(row.role, row.problem, choice) for row, choices in faster for choice in (*choices, PRIOR)]
     answers = dict(zip(asked, answers_to(asked, multiprocessors, fitting), strict=True))
-    why_not = {one: answer[2:] if answer.startswith("0") else "" for one, answer in answers.items()}
+    why_not = {one: answer[2:] for one, answer in answers.items() if one[2] != PRIOR}
     best: list[tuple[str, str, str, float]] = []
     gone = Counter()
-    for row in rows:
-        choices = faster_than_prior(row)
-        if choices and is_new_to(row, answers[row.role, row.problem, PRIOR]):
+    for row, choices in faster:
+        if is_new_to(row, answers[row.role, row.problem, PRIOR]):
             gone["new"] += 1
             continue
         there = [choice for choice in choices if not why_not[row.role, row.problem, choice]]
         best += [(row.role, row.problem, choice, choices[choice]) for choice in there[:1]]
         gone["choices"] += len(choices) - len(there)
-        gone["problems"] += bool(choices) and not there
+        gone["problems"] += not there
     columns = [[row[i] for row in best] for i in range(4)]
     file, not_written = torch.ops.fusedsc._tables_write(
         str(folder), name_of(device), multiprocessors, *columns, ", ".join(days), max(days.values())
     )
     if not_written:
         raise OSError(not_written)
-    reasons = Counter(reason for one, reason in why_not.items() if reason and one[2] != PRIOR)
+    reasons = Counter(reason for reason in why_not.values() if reason)
     return "\n".join(
         (
             f"{file}: {len(best)} choices of {len(rows)} problems, faster than the prior's by more than {MARGIN:.0%}",
@@ -102,11 +102,6 @@ def faster_than_prior(row: Row) -> dict[str, float]:
     """The fastest choices first."""
     most = row.us.get(row.taken, 0.0) * (1 - MARGIN)
     return dict(sorted(((c, us) for c, us in row.us.items() if us < most), key=lambda item: item[1])[:MOST])
-
-
-def prior_of(row: Row) -> tuple[str, ...]:
-    """What is asked of a row that may come into the table, beside its choices."""
-    return (PRIOR,) if faster_than_prior(row) else ()
 
 
 def is_new_to(row: Row, answer: str) -> bool:

@@ -22,12 +22,14 @@ int main(int count, char** arguments) {
     }
     const std::string role = line.substr(0, first), problem = line.substr(first + 1, second - first - 1),
                       choice = line.substr(second + 1);
-    std::string prior, why;
-    if (choice == "prior") prior = fitting.prior(role, problem);
-    else why = fitting.why_not(role, problem, choice);
-    if (choice == "prior" && prior.empty()) why = "no operator meets such a problem";
-    why = why.substr(0, why.find('\n'));
-    std::cout << (why.empty() ? prior.empty() ? "1" : "1 " + prior : "0 " + why) << '\n';
+    if (choice == "prior") {
+      const std::string prior = fitting.prior(role, problem);
+      std::cout << (prior.empty() ? "0 no operator meets such a problem" : "1 " + prior) << '\n';
+    } else {
+      std::string why = fitting.why_not(role, problem, choice);
+      why = why.substr(0, why.find('\n'));
+      std::cout << (why.empty() ? "1" : "0 " + why) << '\n';
+    }
   }
   return 0;
 }

@@ -1,10 +1,14 @@
 """As if times were what a test wants: what ``fusedsc.sparse.optimize`` chooses must not depend on the machine. And what
 it makes, saved and loaded."""
 
+import copy
 import io
 
 import torch
 
+import fusedsc
+
+LAYOUTS = [torch.contiguous_format, torch.channels_last]
 FASTEST = {
     "pecr": ("pecr", "ecr", "dense", "own", "folded"),
     "ecr": ("ecr", "pecr", "dense", "own", "folded"),
@@ -44,3 +48,38 @@ def saved(model) -> bytes:
 
 def loaded(content: bytes):
     return torch.load(io.BytesIO(content), weights_only=False)
+
+
+def goes_on_as(way: str, model):
+    """A copy, what was saved and loaded, or what a compiler makes of the whole of it."""
+    if way == "copied":
+        return copy.deepcopy(model)
+    if way == "saved":
+        return loaded(saved(model))
+    assert way == "compiled", way
+    return torch.compile(model, backend="aot_eager", fullgraph=True)
+
+
+def optimized_of(model, x):
+    return fusedsc.sparse.optimize(model, x, progress=False, verbose=False)
+
+
+def rows_of(model):
+    return {row.layer: row for row in fusedsc.sparse.report(model).layers}
+
+
+def counting_times_of(count, found, only=lambda ways: True):
+    """In the place of ``timing.times_of``: appends to `found` how much ``count[0]`` grows in a call of each way, of
+    those problems that `only` names; all ways take as long."""
+
+    def times(ways, present, device):
+        if only(ways):
+            counts = {}
+            for name, way in ways.items():
+                before = count[0]
+                way()
+                counts[name] = count[0] - before
+            found.append(counts)
+        return [dict.fromkeys(ways, 10.0)] * 3
+
+    return times

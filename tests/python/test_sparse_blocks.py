@@ -1,11 +1,9 @@
 """fusedsc.sparse.optimize: our own dense convolutions as a choice, and blocks that fusedsc.swap has fused."""
 
-import copy
-
 import pytest
 import torch
 import torchvision
-from sparse_choices import loaded, saved
+from sparse_choices import goes_on_as
 from test_sparse_optimize import choices, image, network
 from torch import nn
 
@@ -122,14 +120,7 @@ def test_optimized_fused_blocks_go_on_as(way, choose):
     with torch.no_grad():
         optimized = fusedsc.sparse.optimize(model, x, progress=False, verbose=False)
         expected = optimized(x)
-        if way == "copied":
-            again = copy.deepcopy(optimized)
-        elif way == "saved":
-            again = loaded(saved(optimized))
-        elif way == "exported":
-            again = torch.export.export(optimized, (x,)).module()
-        else:
-            again = torch.compile(optimized, backend="aot_eager", fullgraph=True)
+        again = torch.export.export(optimized, (x,)).module() if way == "exported" else goes_on_as(way, optimized)
         torch.testing.assert_close(again(x), expected)
 
 

@@ -1,13 +1,11 @@
 """fusedsc.sparse.optimize: one map in the place of concatenations that grow, as in a dense block."""
 
-import copy
-
 import pytest
 import torch
 import torch.nn.functional as F
 import torchvision
-from sparse_choices import loaded, saved
-from test_sparse_fronts import LAYOUTS, exactly, image, optimized_of
+from sparse_choices import LAYOUTS, goes_on_as, optimized_of
+from test_sparse_fronts import exactly, image
 from test_sparse_optimize import network
 from torch import nn
 
@@ -190,15 +188,11 @@ def test_goes_on_as(way, choose):
     optimized = optimized_of(model, x)
     with torch.no_grad():
         expected = optimized(x)
-        if way == "copied":
-            again = copy.deepcopy(optimized)
-        elif way == "saved":
-            again = loaded(saved(optimized))
-        elif way == "compiled":
-            again = torch.compile(optimized, backend="aot_eager", fullgraph=True)
-        else:
+        if way in ("exported", "decomposed"):
             exported = torch.export.export(optimized, (x,))
             again = (exported.run_decompositions() if way == "decomposed" else exported).module()
+        else:
+            again = goes_on_as(way, optimized)
         assert torch.equal(again(x), expected)
 
 

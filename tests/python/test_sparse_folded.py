@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 import torchvision
-from sparse_choices import loaded, saved
+from sparse_choices import LAYOUTS, counting_times_of, goes_on_as, optimized_of, rows_of
 from test_sparse_optimize import choices, image, network
 from torch import fx, nn
 
@@ -16,8 +16,6 @@ from fusedsc.sparse.concatenations import joined
 from fusedsc.sparse.decisions import find, key_of
 from fusedsc.sparse.folded import FoldedConv2d
 from fusedsc.sparse.layers import DenseConv2d
-
-LAYOUTS = [torch.contiguous_format, torch.channels_last]
 
 
 @pytest.fixture
@@ -36,14 +34,6 @@ def cudnn(monkeypatch):
     for module in (folded, measuring):
         monkeypatch.setattr(module, "fuses_relu", lambda device: True)
     return calls
-
-
-def optimized_of(model, x):
-    return fusedsc.sparse.optimize(model, x, progress=False, verbose=False)
-
-
-def rows_of(model):
-    return {row.layer: row for row in fusedsc.sparse.report(model).layers}
 
 
 def check_exact(found, model, x):
@@ -221,17 +211,8 @@ def test_sums_are_in_the_times_of_all_ways(choose, cudnn, monkeypatch):
         adds[0] += 1
         return added(*args)
 
-    def times_of(ways, present, device):
-        counts = {}
-        for name, way in ways.items():
-            before = adds[0]
-            way()
-            counts[name] = adds[0] - before
-        counted.append(counts)
-        return [dict.fromkeys(ways, 10.0)] * 3
-
     monkeypatch.setattr(measuring.Layer, "added", counting)
-    monkeypatch.setattr(timing, "times_of", times_of)
+    monkeypatch.setattr(timing, "times_of", counting_times_of(adds, counted))
     optimized_of(network(Residual), image())
     of_conv2 = next(counts for counts in counted if sum(counts.values()))
     assert of_conv2.pop("folded") == 0
@@ -273,11 +254,7 @@ def test_goes_on_as(way, choose, cudnn):
         optimized = optimized_of(model, x)
         expected = optimized(x)
         cudnn.clear()
-        if way == "copied":
-            again = copy.deepcopy(optimized)
-        elif way == "saved":
-            again = loaded(saved(optimized))
-        elif way == "state":
+        if way == "state":
             again = optimized_of(network(Residual), x)
             again.conv1.weight.zero_()
             again.load_state_dict(optimized.state_dict())
@@ -287,7 +264,7 @@ def test_goes_on_as(way, choose, cudnn):
             assert "conv2d" in str(exported.graph)
             again = exported.module()
         else:
-            again = torch.compile(optimized, backend="aot_eager", fullgraph=True)
+            again = goes_on_as(way, optimized)
         torch.testing.assert_close(again(x), expected)
     assert bool(cudnn) == (way in ("copied", "saved", "state"))
 

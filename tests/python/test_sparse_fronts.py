@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 import torchvision
-from sparse_choices import loaded, saved
+from sparse_choices import LAYOUTS, counting_times_of, goes_on_as, loaded, optimized_of, rows_of, saved
 from test_sparse_optimize import network
 from torch import nn
 
@@ -16,8 +16,6 @@ from fusedsc.sparse import timing
 from fusedsc.sparse.decisions import key_of
 from fusedsc.sparse.layers import DenseConv2d
 from fusedsc.sparse.patterns import find_layers
-
-LAYOUTS = [torch.contiguous_format, torch.channels_last]
 
 
 class PreActivation(nn.Module):
@@ -49,14 +47,6 @@ FRONTS = ("conv1", "transition.2", "depthwise.2", "plain.1")
 
 def image(n=2, size=20):
     return torch.randn(n, 8, size, size)
-
-
-def rows_of(model):
-    return {row.layer: row for row in fusedsc.sparse.report(model).layers}
-
-
-def optimized_of(model, x):
-    return fusedsc.sparse.optimize(model, x, progress=False, verbose=False)
 
 
 def exactly(model, *x):
@@ -155,18 +145,8 @@ def test_a_front_is_in_all_times(is_own, monkeypatch):
         norms[0] += 1
         return batch_norm(*args, **kwargs)
 
-    def times_of(ways, present, device_type):
-        if "own" in ways:
-            counts = {}
-            for name, way in ways.items():
-                before = norms[0]
-                way()
-                counts[name] = norms[0] - before
-            counted.append(counts)
-        return [dict.fromkeys(ways, 10.0)] * 3
-
     monkeypatch.setattr(F, "batch_norm", counting)
-    monkeypatch.setattr(timing, "times_of", times_of)
+    monkeypatch.setattr(timing, "times_of", counting_times_of(norms, counted, lambda ways: "own" in ways))
     fastest = (
         (lambda ways, _: "own" if "own" in ways else next(iter(ways))) if is_own else lambda ways, _: next(iter(ways))
     )
@@ -278,19 +258,15 @@ def test_goes_on_as(way, choose):
     optimized = optimized_of(model, x)
     with torch.no_grad():
         expected = optimized(x)
-        if way == "copied":
-            again = copy.deepcopy(optimized)
-        elif way == "saved":
-            again = loaded(saved(optimized))
-        elif way == "exported":
+        if way == "exported":
             exported = torch.export.export(optimized, (x,))
             assert str(exported.graph).count("fusedsc._prologue_conv2d") == len(FRONTS)
             again = exported.module()
-        elif way == "compiled":
-            again = torch.compile(optimized, backend="aot_eager", fullgraph=True)
-        else:  # by PyTorch's own operators
+        elif way == "traced":  # by PyTorch's own operators
             again = torch.jit.trace(optimized, (x,))
             assert "fusedsc::" not in str(again.inlined_graph)
+        else:
+            again = goes_on_as(way, optimized)
         torch.testing.assert_close(again(x), expected, **({"rtol": 1e-4, "atol": 1e-4} if way == "traced" else {}))
 
 

@@ -157,6 +157,20 @@ def real(name: str, number: float) -> float:
     return float(number)
 
 
+def is_channels_last(x: Tensor) -> bool:
+    """Whether the map, without gaps, lies so and not as a contiguous one does, too."""
+    return x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
+
+
+def suggests_channels_last(x: Tensor) -> bool:
+    """Likewise of a map [N, C, H, W] with gaps, as a part of another one: channels are neighbours."""
+    return x.stride(1) == 1 and not x.is_contiguous()
+
+
+def memory_format_of(channels_last: bool) -> torch.memory_format:
+    return torch.channels_last if channels_last else torch.contiguous_format
+
+
 def geometry(
     x: Tensor, weight: Tensor, stride: Pair, padding: Padding, dilation: Pair
 ) -> tuple[list[int], list[int], list[int]]:

@@ -19,7 +19,19 @@ import torch
 from torch import Tensor
 
 from . import plain
-from .arguments import BatchNorm, Padding, Pair, batch_norms, chain_arguments, geometry, integer, pair, real, switch
+from .arguments import (
+    BatchNorm,
+    Padding,
+    Pair,
+    batch_norms,
+    chain_arguments,
+    geometry,
+    integer,
+    pair,
+    real,
+    suggests_channels_last,
+    switch,
+)
 from .compressed_map import CompressedMap
 from .wrong_arguments import named
 
@@ -283,7 +295,7 @@ def _compressed(x, weight, bias, *arguments) -> Tensor | CompressedMap:
             return ops._sparse_conv2d_from_compressed(*tensors, weight, bias, *arguments, channels_last, config)
     else:
         tensors = x, None, None
-        channels_last = x.dim() == 4 and x.stride(1) == 1 and not x.is_contiguous()  # as strides suggest it
+        channels_last = x.dim() == 4 and suggests_channels_last(x)
     y = ops._sparse_conv2d_to_compressed(*tensors, weight, bias, *arguments, config)
     return CompressedMap(*y, weight.shape[0], channels_last)
 

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, fx
 
+from ..arguments import is_channels_last
+
 __all__ = ["channel_shuffle", "interleave", "keep_channels_last"]
 
 SIZES = ("size", getattr, operator.getitem, operator.floordiv)
@@ -22,7 +24,7 @@ def channel_shuffle(x: Tensor, groups: int) -> Tensor:
         x: [N, C, H, W], of either layout; the result has the same.
         groups: a divisor of C.
     """
-    if not _is_channels_last(x):
+    if not is_channels_last(x):
         n, channels, height, width = x.shape
         return x.view(n, groups, channels // groups, height, width).transpose(1, 2).reshape(x.shape)
     return x.permute(0, 2, 3, 1).unflatten(3, (groups, -1)).transpose(3, 4).flatten(3).permute(0, 3, 1, 2)
@@ -35,13 +37,9 @@ def interleave(tensors: Sequence[Tensor]) -> Tensor:
         tensors: [N, C_i, H, W] each. Their channels together must be a multiple of their number.
     """
     alike = all(tensor.shape == tensors[0].shape for tensor in tensors)
-    if not alike or not _is_channels_last(tensors[-1]):
+    if not alike or not is_channels_last(tensors[-1]):
         return channel_shuffle(torch.cat(tuple(tensors), 1), len(tensors))
     return torch.stack([tensor.permute(0, 2, 3, 1) for tensor in tensors], -1).flatten(3).permute(0, 3, 1, 2)
-
-
-def _is_channels_last(x: Tensor) -> bool:
-    return x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
 
 
 def keep_channels_last(graph: fx.Graph) -> None:

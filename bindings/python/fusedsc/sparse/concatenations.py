@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, fx, nn
 
+from ..arguments import memory_format_of, suggests_channels_last
 from ..matching.chains import activation_at, is_inplace
 from ..matching.graph import LayerGraph
 from ..matching.layers import is_norm
@@ -37,8 +38,7 @@ class Room(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         n, channels, height, width = x.shape
-        channels_last = x.stride(1) == 1 and not x.is_contiguous()  # as strides suggest it
-        layout = torch.channels_last if channels_last else torch.contiguous_format
+        layout = memory_format_of(suggests_channels_last(x))
         sizes = n, channels + self.more, height, width
         room = torch.empty(sizes, dtype=x.dtype, device=x.device, memory_format=layout)
         room[:, :channels].copy_(x)

@@ -8,8 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..arguments import is_channels_last, memory_format_of
 from ..plain import is_exporting
-from .layers import check_inference
+from .layers import check_inference, described_window
 
 __all__ = ["FoldedConv2d", "fuses_relu"]
 
@@ -126,8 +127,7 @@ class FoldedConv2d(nn.Module):
         sizes, kept = self._sizes(x), self._zeros
         if kept is not None and (list(kept.shape), kept.dtype, kept.device) == (sizes, x.dtype, x.device):
             return kept
-        channels_last = x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
-        layout = torch.channels_last if channels_last else torch.contiguous_format
+        layout = memory_format_of(is_channels_last(x))
         zeros = torch.empty(sizes, dtype=x.dtype, device=x.device, memory_format=layout).zero_()
         if x.is_cuda:
             if torch.cuda.is_current_stream_capturing():
@@ -153,9 +153,5 @@ class FoldedConv2d(nn.Module):
                 )
 
     def extra_repr(self) -> str:
-        parts = [f"{list(self.weight.shape)}", f"stride={self.stride}", f"padding={self.padding}"]
-        if self.dilation != (1, 1):
-            parts.append(f"dilation={self.dilation}")
-        if self.groups != 1:
-            parts.append(f"groups={self.groups}")
+        parts = described_window(self.weight, self.stride, self.padding, self.dilation, self.groups)
         return ", ".join([*parts, f"activation={self.activation}"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -93,11 +93,7 @@ class SparseConv2d(nn.Module):
         )
 
     def extra_repr(self) -> str:
-        parts = [f"{list(self.weight.shape)}", f"stride={self.stride}", f"padding={self.padding}"]
-        if self.dilation != (1, 1):
-            parts.append(f"dilation={self.dilation}")
-        if self.groups != 1:
-            parts.append(f"groups={self.groups}")
+        parts = described_window(self.weight, self.stride, self.padding, self.dilation, self.groups)
         parts.append(f"activation={self.activation}")
         if self.pooling is not None:
             parts.append("pool_size={}, pool_stride={}".format(*self.pooling))
@@ -202,14 +198,22 @@ class DenseConv2d(nn.Module):
 
     def extra_repr(self) -> str:
         strides, paddings, dilations, groups = self.geometry
-        parts = [f"{list(self.weight.shape)}", f"stride={strides}", f"padding={paddings}"]
-        if dilations != [1, 1]:
-            parts.append(f"dilation={dilations}")
-        if groups != [1]:
-            parts.append(f"groups={groups[0]}")
+        parts = described_window(self.weight, strides, paddings, dilations, groups[0])
         if self.has_prologue:
             parts.append(f"prologue_activation={self.prologue_activation}")
         return ", ".join([*parts, f"activation={self.activation}"])
+
+
+def described_window(
+    weight: Tensor, stride: object, padding: object, dilation: Sequence[int], groups: int
+) -> list[str]:
+    """How a convolution is printed, without what it does besides."""
+    parts = [f"{list(weight.shape)}", f"stride={stride}", f"padding={padding}"]
+    if tuple(dilation) != (1, 1):
+        parts.append(f"dilation={dilation}")
+    if groups != 1:
+        parts.append(f"groups={groups}")
+    return parts
 
 
 def _state_of(weight: Tensor) -> tuple[int, int]:

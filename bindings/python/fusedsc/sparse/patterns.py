@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
-from ..arguments import pair
+from ..arguments import is_channels_last, memory_format_of, pair
 from ..matching.chains import activation_at, is_inplace
 from ..matching.fused import FusedModule
 from ..matching.graph import LayerGraph, add_in_place
@@ -99,8 +99,7 @@ class Layer:
         """As PyTorch's convolution computes what is folded, of maps like that one; with the sum's ReLU."""
         conv = self.conv
         padding = conv.padding if conv.padding == "same" else conv_padding(conv)
-        channels_last = read.is_contiguous(memory_format=torch.channels_last) and not read.is_contiguous()
-        layout = torch.channels_last if channels_last else torch.contiguous_format
+        layout = memory_format_of(is_channels_last(read))
         activation = self.activation if self.sum is None else "relu"
         window = conv.stride, padding, conv.dilation, conv.groups
         return FoldedConv2d(*folded(conv, self.norm), *window, activation, layout).eval()
