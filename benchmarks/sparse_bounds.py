@@ -85,7 +85,8 @@ def gpu_of(name: str, results: Path = RESULTS, devices: Path = DEVICES) -> Gpu:
     """
     path = devices / name / "device.json"
     if not path.is_file():
-        raise ValueError(f"{name}: {path} is not there; there are {', '.join(one.name for one in devices.iterdir())}")
+        known = sorted(one.parent.name for one in devices.glob("*/device.json"))
+        raise ValueError(f"{name}: {path} is not there; there are {', '.join(known)}")
     device = json.loads(path.read_text())
     memory = device["copies_bytes_per_second"] / 1e6
     clocks = device["multi_processor_count"] * device["clock_rate"] / 1e3  # in a microsecond, of all together
