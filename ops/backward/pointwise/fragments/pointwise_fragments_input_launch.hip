@@ -1,4 +1,5 @@
 #include "fusedsc/backward/pointwise/fragments/pointwise_fragments.h"
+#include "fusedsc/backward/pointwise/fragments/pointwise_fragments_input_sink.h"
 #include "fusedsc/backward/pointwise/tiles/pointwise_gradient_arguments.h"
 #include "fusedsc/common/gpu/vendor/following_kernel.h"
 #include "fusedsc/forward/pointwise/fragments/pointwise_fragments_instances.h"
@@ -10,7 +11,7 @@ struct InputGradient {
   using Parameters = PointwiseInputGradientParameters;
   static constexpr bool kInputGradient = true;
   template <class T, class Sweep, bool kFused, bool kClamps>
-  using Sink = PointwiseInputGradientSink<T, Sweep, kFused, kClamps>;
+  using Sink = FragmentInputSink<T, Sweep, kFused, kClamps>;
   static constexpr int kExtras = 2;
   FUSEDSC_DEVICE static PointwiseMatrix& extra(Parameters& p, int i) { return i == 0 ? p.x : p.grad_add; }
   FUSEDSC_DEVICE static OutputMatrix& result(Parameters& p) { return p.grad_x; }
@@ -19,25 +20,25 @@ struct InputGradient {
 const FragmentInstance<PointwiseInputGradientParameters> kInstances[] = {
 // tiles of 8 positions, columns, parts; blocks that shall fit a multiprocessor, without fusion and with it
 #define FUSEDSC_FRAGMENTS(T, dtype)                                                \
-  fragments_of<InputGradient, T, 2, 32, 1, 7, by_type<T>(5, 4), false>(dtype),     \
+  fragments_of<InputGradient, T, 2, 32, 1, 7, 4, false>(dtype),                    \
       fragments_of<InputGradient, T, 4, 32, 1, 5, 3, true>(dtype),                 \
       fragments_of<InputGradient, T, 2, 64, 1, 5, 3, true>(dtype),                 \
       fragments_of<InputGradient, T, 4, 64, 1, 3, 2, false>(dtype),                \
-      fragments_of<InputGradient, T, 2, 96, 1, 4, 3, false>(dtype),                \
+      fragments_of<InputGradient, T, 2, 96, 1, 4, by_type<T>(3, 2), false>(dtype), \
       fragments_of<InputGradient, T, 4, 96, 1, 2, 2, false>(dtype),                \
       fragments_of<InputGradient, T, 2, 128, 1, 3, 2, false>(dtype),               \
-      fragments_of<InputGradient, T, 2, 32, 2, 7, by_type<T>(5, 4), false>(dtype), \
-      fragments_of<InputGradient, T, 2, 32, 4, 7, by_type<T>(5, 4), true>(dtype),  \
-      fragments_of<InputGradient, T, 2, 64, 4, 5, 3, false>(dtype)
+      fragments_of<InputGradient, T, 2, 32, 2, 7, by_type<T>(4, 3), false>(dtype), \
+      fragments_of<InputGradient, T, 2, 32, 4, 7, by_type<T>(4, 3), true>(dtype),  \
+      fragments_of<InputGradient, T, 2, 64, 4, 5, by_type<T>(3, 2), false>(dtype)
 // with a weight that comes in stages: tiles of 8 positions of a warp, columns of a block, warps along positions, chunks
 // of a stage, stages; blocks, of which 0 with fusion: there is none
-#define FUSEDSC_STREAMED_FRAGMENTS(T, dtype)                                                      \
-  streamed_fragments_of<InputGradient, T, 2, 64, 2, 2, 4, 4, 3, false>(dtype),                    \
-      streamed_fragments_of<InputGradient, T, 4, 64, 2, 2, 3, 3, 2, true>(dtype),                 \
-      streamed_fragments_of<InputGradient, T, 2, 96, 4, 2, 3, 3, 2, false>(dtype),                \
-      streamed_fragments_of<InputGradient, T, 4, 128, 2, 2, 3, 2, 2, (sizeof(T) == 2)>(dtype),    \
-      streamed_fragments_of<InputGradient, T, 4, 64, 4, 2, 3, by_type<T>(3, 2), 2, false>(dtype), \
-      streamed_fragments_of<InputGradient, T, 4, 96, 4, 2, 3, 2, by_type<T>(2, 0), false>(dtype), \
+#define FUSEDSC_STREAMED_FRAGMENTS(T, dtype)                                                       \
+  streamed_fragments_of<InputGradient, T, 2, 64, 2, 2, 4, 4, by_type<T>(3, 2), false>(dtype),      \
+      streamed_fragments_of<InputGradient, T, 4, 64, 2, 2, 3, 3, 2, true>(dtype),                  \
+      streamed_fragments_of<InputGradient, T, 2, 96, 4, 2, 3, 3, 2, false>(dtype),                 \
+      streamed_fragments_of<InputGradient, T, 4, 128, 2, 2, 3, 2, by_type<T>(0, 2), false>(dtype), \
+      streamed_fragments_of<InputGradient, T, 4, 64, 4, 2, 3, by_type<T>(3, 2), 2, false>(dtype),  \
+      streamed_fragments_of<InputGradient, T, 4, 96, 4, 2, 3, 2, by_type<T>(2, 0), false>(dtype),  \
       streamed_fragments_of<InputGradient, T, 8, 128, 2, 1, 4, 2, 0, false>(dtype)
 // of packed rows: tiles of 8 positions, columns; blocks, without fusion and with it
 #define FUSEDSC_PACKED_FRAGMENTS(T, dtype)                        \

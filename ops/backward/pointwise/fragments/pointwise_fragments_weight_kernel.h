@@ -66,7 +66,7 @@ class WeightFragments : WeightFragmentSums<T, Tile> {
 #pragma unroll
       for (int strip = 0; strip < Tile::kWarpRows; ++strip) {
         if (Tile::kSliceWarps > 1 && strip % Tile::kSliceWarps != member) continue;
-        const int output = first_output + strip * 8 * Tile::kRowRun + RowStrip::channel(lane_row, 0);
+        const int output = first_output + strip * 8 * Tile::kRowRun + RowStrip::channel(RowStrip::copied_run(), 0);
         start_strip<Tile::kRowRun>(p.grad_y, group, output, p.outputs, first, end,
                                    [&](int i) { return row_place(stage, strip, i); });
         if constexpr (kHasOther) {
@@ -77,7 +77,8 @@ class WeightFragments : WeightFragmentSums<T, Tile> {
 #pragma unroll
       for (int strip = 0; strip < Tile::kWarpColumns; ++strip) {
         if (Tile::kSliceWarps > 1 && (Tile::kWarpRows + strip) % Tile::kSliceWarps != member) continue;
-        const int channel = first_channel + strip * 8 * Tile::kColumnRun + ColumnStrip::channel(lane_row, 0);
+        const int channel =
+            first_channel + strip * 8 * Tile::kColumnRun + ColumnStrip::channel(ColumnStrip::copied_run(), 0);
         start_strip<Tile::kColumnRun>(p.x, group, channel, p.channels, first, end,
                                       [&](int i) { return column_place(stage, strip, i); });
       }
@@ -100,6 +101,7 @@ class WeightFragments : WeightFragmentSums<T, Tile> {
     for (int step = 0; step < steps; ++step) {
       wait_for_copies<Tile::kStages - 2>();
       if constexpr (Tile::kSliceWarps > 1) block_barrier();
+      else wave_product_barrier();
       const int ahead = step + Tile::kStages - 1;
       if (ahead < steps) start(stage == 0 ? Tile::kStages - 1 : stage - 1, ahead);
       commit_copies();
@@ -136,7 +138,7 @@ class WeightFragments : WeightFragmentSums<T, Tile> {
                                          int end, const Place& place) {
     using Strip = FragmentStrip<T, kRun>;
     const T* const base = static_cast<const T*>(matrix.data) + group * matrix.group;
-    const int position = first + Strip::position(0);
+    const int run = Strip::copied_run(), lane_position = Strip::copied_position(), position = first + lane_position;
     const T* const from = base + position * matrix.first + channel;
 #pragma unroll
     for (int piece = 0; piece < Strip::kPieces; ++piece) {
@@ -147,7 +149,7 @@ class WeightFragments : WeightFragmentSums<T, Tile> {
 #pragma unroll
         for (int s = 0; s < 4; ++s) {
           const int distance = 16 * i + 4 * s;  // of positions
-          start_copy<Strip::kPieceBytes>(Strip::place(place(i), s, piece),
+          start_copy<Strip::kPieceBytes>(Strip::place(place(i), s, piece, run, lane_position),
                                          distance < left ? from + distance * matrix.first + further : base,
                                          distance < left);
         }

@@ -79,7 +79,7 @@ const Instance kInstances[] = {
       instance<T, 4, 8, 1, 1, 1, 4, 4, 3>(dtype), instance<T, 8, 4, 1, 1, 1, 4, 4, 3, true>(dtype),       \
       instance<T, 4, 4, 1, 1, 1, 4, 5, 4, true>(dtype), instance<T, 8, 8, 1, 1, 1, 4, 2, 2, true>(dtype), \
       instance<T, 4, 8, 2, 2, 2, 3, 3, 3>(dtype), instance<T, 8, 8, 2, 2, 2, 3, 2, 2>(dtype),             \
-      instance<T, 4, 8, 2, 1, 2, 3, 4, 3>(dtype)
+      instance<T, 4, 8, 2, 1, 2, 3, 3, 3>(dtype)
 // Likewise of floats, which take twice the memory and registers.
 #define FUSEDSC_FLOAT_FRAGMENTS(T, dtype)                                                           \
   instance<T, 2, 8, 1, 1, 1, 3, 4, 3>(dtype), instance<T, 8, 2, 1, 1, 1, 3, 4, 3>(dtype),           \

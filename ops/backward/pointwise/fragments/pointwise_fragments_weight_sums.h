@@ -26,9 +26,10 @@ struct WeightFragmentTile {
   static_assert(kThreads / 32 % kSliceWarps == 0);
 };
 
-/// A strip of neighbouring channels, 8 * kRun of them: a lane's runs of every fourth position, as copied and as read. A
-/// run of more than 16 bytes is in pieces, each beside the same piece of the other lanes, so that lanes together copy
-/// neighbouring bytes.
+/// A strip of neighbouring channels, 8 * kRun of them, at every fourth position: a lane's runs, as copied and as read.
+/// A run of more than 16 bytes is in pieces, each beside the same piece of the other lanes. Eight lanes side by side
+/// copy the eight runs of a position, for others to read: memory is asked for whole lines, as its requests only join
+/// what neighbouring lanes want.
 template <class T, int kRun>
 struct FragmentStrip {
   static constexpr int kOfWord = kPerWord<T>, kWords = kRun / kOfWord;  ///< of a run
@@ -38,11 +39,18 @@ struct FragmentStrip {
   /// Words of a channel that instructions take: of two positions each, or of one.
   static constexpr int kFactors = 4 / kOfWord;
 
-  FUSEDSC_DEVICE static unsigned char* place(unsigned char* strip, int s, int piece) {
-    return strip + ((s * kPieces + piece) * 32 + thread_index() % 32) * kPieceBytes;
+  /// A lane's run, of eight, and position, of four: of those that it copies, and of those that it reads.
+  FUSEDSC_DEVICE static int copied_run() { return thread_index() % 8; }
+  FUSEDSC_DEVICE static int copied_position() { return thread_index() % 32 / 8; }
+  FUSEDSC_DEVICE static int read_run() { return thread_index() % 32 / 4; }
+  FUSEDSC_DEVICE static int read_position() { return thread_index() % 4; }
+
+  /// Such that lanes fall on different banks both as they copy and as they read.
+  FUSEDSC_DEVICE static unsigned char* place(unsigned char* strip, int s, int piece, int run, int position) {
+    return strip + ((s * kPieces + piece) * 32 + position * 8 + (run ^ 2 * position)) * kPieceBytes;
   }
   /// Position of the lane's s-th run, of 16.
-  FUSEDSC_DEVICE static int position(int s) { return 4 * s + thread_index() % 4; }
+  FUSEDSC_DEVICE static int position(int s) { return 4 * s + read_position(); }
   /// In the strip the c-th channel of lanes of a row, of eight.
   FUSEDSC_DEVICE static int channel(int lane_row, int c) {
     return c / kPiece * 8 * kPiece + lane_row * kPiece + c % kPiece;
@@ -57,7 +65,8 @@ struct FragmentStrip {
     for (int s = 0; s < 4; ++s) {
 #pragma unroll
       for (int piece = 0; piece < kPieces; ++piece) {
-        const auto words = *reinterpret_cast<const Aligned<std::uint32_t, kOfPiece>*>(place(strip, s, piece));
+        const auto words = *reinterpret_cast<const Aligned<std::uint32_t, kOfPiece>*>(
+            place(strip, s, piece, read_run(), read_position()));
 #pragma unroll
         for (int w = 0; w < kOfPiece; ++w) to[s][piece * kOfPiece + w] = words.elements[w];
       }

@@ -66,16 +66,26 @@ struct ShiftedMoments {
   /// The first `columns` of kColumns positions.
   template <int kColumns>
   FUSEDSC_DEVICE void add(const A (&y)[kColumns * kChannels], int columns) {
-    if (count == A(0)) {
-#pragma unroll
-      for (int v = 0; v < kChannels; ++v) pivot[v] = y[v];
-    }
+    begin(y);
     if (columns == kColumns) {
       add_those<kColumns>(y, [](int) { return true; });
     } else {
       add_those<kColumns>(y, [&](int c) { return c < columns; });
     }
     count += static_cast<A>(columns);
+  }
+
+  /// Of a position, before others are added: it is the pivot, if it is the first at all.
+  template <int kSize>
+  FUSEDSC_DEVICE void begin(const A (&y)[kSize]) {
+    if (count == A(0)) {
+#pragma unroll
+      for (int v = 0; v < kChannels; ++v) pivot[v] = y[v];
+    }
+  }
+  /// A position that whoever calls this counts.
+  FUSEDSC_DEVICE void add_one(const A (&y)[kChannels]) {
+    add_those<1>(y, [](int) { return true; });
   }
 
   template <int kColumns, class Has>

@@ -1,8 +1,8 @@
 #include "fusedsc/common/gpu/sums/partials_launch.h"
 #include "fusedsc/common/gpu/vendor/following_kernel.h"
 #include "fusedsc/forward/pointwise/fragments/pointwise_fragments_instances.h"
+#include "fusedsc/forward/pointwise/fragments/pointwise_fragments_sink.h"
 #include "fusedsc/forward/pointwise/pointwise_kernels.h"
-#include "fusedsc/forward/pointwise/tiles/pointwise_kernel.h"
 #include "fusedsc/runtime/arena.h"
 
 namespace fusedsc {
@@ -15,7 +15,7 @@ struct Forward {
   using Parameters = PointwiseParameters;
   static constexpr bool kInputGradient = false;
   template <class T, class Sweep, bool kFused, bool kClamps>
-  using Sink = PointwiseSink<T, Sweep, kFused, kClamps>;
+  using Sink = FragmentSink<T, Sweep, kFused, kClamps>;
   static constexpr int kExtras = 1;
   FUSEDSC_DEVICE static PointwiseMatrix& extra(Parameters& p, int /*i*/) { return p.residual; }
   FUSEDSC_DEVICE static OutputMatrix& result(Parameters& p) { return p.y; }
@@ -26,11 +26,11 @@ const FragmentInstance<PointwiseParameters> kInstances[] = {
 #define FUSEDSC_FRAGMENTS(T, dtype)                                                                                    \
   fragments_of<Forward, T, 2, 32, 1, 8, by_type<T>(6, 5), false>(dtype),                                               \
       fragments_of<Forward, T, 4, 32, 1, 5, 4, true>(dtype),                                                           \
-      fragments_of<Forward, T, 2, 64, 1, by_type<T>(6, 5), 4, true>(dtype),                                            \
-      fragments_of<Forward, T, 4, 64, 1, by_type<T>(4, 3), 3, false>(dtype),                                           \
-      fragments_of<Forward, T, 2, 96, 1, 4, 3, false>(dtype), fragments_of<Forward, T, 4, 96, 1, 2, 2, false>(dtype),  \
-      fragments_of<Forward, T, 2, 128, 1, 3, 2, false>(dtype), fragments_of<Forward, T, 2, 32, 2, 8, 5, false>(dtype), \
-      fragments_of<Forward, T, 2, 32, 4, 7, 5, true>(dtype), fragments_of<Forward, T, 2, 64, 4, 5, 4, false>(dtype)
+      fragments_of<Forward, T, 2, 64, 1, 5, by_type<T>(4, 3), true>(dtype),                                            \
+      fragments_of<Forward, T, 4, 64, 1, 3, 3, false>(dtype), fragments_of<Forward, T, 2, 96, 1, 4, 3, false>(dtype),  \
+      fragments_of<Forward, T, 4, 96, 1, 2, 2, false>(dtype), fragments_of<Forward, T, 2, 128, 1, 3, 2, false>(dtype), \
+      fragments_of<Forward, T, 2, 32, 2, 8, 5, false>(dtype), fragments_of<Forward, T, 2, 32, 4, 7, 5, true>(dtype),   \
+      fragments_of<Forward, T, 2, 64, 4, 5, 4, false>(dtype)
 // with a weight that comes in stages: tiles of 8 positions of a warp, columns of a block, warps along positions, chunks
 // of a stage, stages; blocks, of which 0 with fusion: there is none
 #define FUSEDSC_STREAMED_FRAGMENTS(T, dtype)                                                \

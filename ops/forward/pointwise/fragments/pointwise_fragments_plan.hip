@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "fusedsc/common/divide_up.h"
+#include "fusedsc/forward/pointwise/fragments/pointwise_fragments_runs.h"
 
 namespace fusedsc::gpu {
 
@@ -22,6 +23,7 @@ std::string why_no_fragments(std::initializer_list<ConstTensorView> tensors, std
     }
     const PointwiseMatrix matrix = activation_matrix(tensor, groups, true);
     if (!matrix.is_linear) return "positions of an image do not lie at equal distances in memory";
+    if (matrix.first >= kMostRowElements) return "positions lie too far apart in memory";
     if (matrix.run_bytes != 16) {
       return std::to_string(run) +
              " channels of a position are not together in memory, at an address that is a multiple of 16";
@@ -49,6 +51,7 @@ std::string why_no_packed_fragments(std::initializer_list<ConstTensorView> tenso
     }
     const PointwiseMatrix matrix = activation_matrix(tensor, groups, true);
     if (!matrix.is_linear) return "positions of an image do not lie at equal distances in memory";
+    if (matrix.first >= kMostRowElements) return "positions lie too far apart in memory";
     const std::int64_t positions = tensor.sizes[0] * tensor.sizes[2] * tensor.sizes[3];
     if (matrix.second != 1 || !is_aligned(tensor.data) || (positions > 1 && matrix.first % 2 != 0)) {
       return "2 channels of a position are not together in memory, at an address that is a multiple of 4";

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "fusedsc/common/gpu/vendor/following_kernel.h"
-#include "fusedsc/forward/pointwise/fragments/pointwise_fragments_sums.h"
+#include "fusedsc/forward/pointwise/fragments/pointwise_fragments_runs.h"
 #include "fusedsc/forward/pointwise/tiles/pointwise_product.h"
 
 namespace fusedsc::gpu {
@@ -176,20 +176,16 @@ FUSEDSC_DEVICE void finish_fragments(const Sums& sums, float* exchange, int firs
     sums.leave(exchange);
     block_barrier();
   }
+  const int first = first_pixel + Sums::first_position();
 #pragma unroll
   for (int group = 0; group < Tile::kGroups; ++group) {
-    const int channel = FragmentOwners<Tile>::channel(group * Tile::kRun);
+    const int channel = FragmentSweep<Tile>::channel(group * Tile::kRun);
     if (channel >= channels) continue;
-    sink.meet(group);
-#pragma unroll
-    for (int i = 0; i < Sums::kPositions; ++i) {
-      const int unit = Sums::unit(i, group), pixel = first_pixel + Sums::position(i);
-      if (pixel >= pixels || (Tile::kParts > 1 && unit % Tile::kParts != part)) continue;
-      float y[Tile::kRun];
-      if constexpr (Tile::kParts > 1) Sums::gather(exchange, unit, y);
-      else sums.read(i, group, y);
-      sink.take(unit, pixel, first_channel + channel, y, Tile::kRun);
-    }
+    const FragmentRuns<Sums, Tile> runs{first, pixels - first, group, part};
+    sink.take(group, runs, first_channel + channel, Tile::kRun, [&](int i, float(&to)[Tile::kRun]) {
+      if constexpr (Tile::kParts > 1) Sums::gather(exchange, Sums::unit(i, group), to);
+      else sums.read(i, group, to);
+    });
   }
 }
 

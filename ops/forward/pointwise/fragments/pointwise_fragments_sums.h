@@ -48,11 +48,10 @@ class FragmentSums {
     }
   }
 
-  /// Of the warp's positions, the thread's i-th.
-  FUSEDSC_DEVICE static int position(int i) {
-    if constexpr (Tile::kPacked) return i / 2 * 8 + FragmentPlace().inner + i % 2 * 4;
-    else return i / 2 * 8 + FragmentPlace().inner * 2 + i % 2;
-  }
+  /// Of the warp's positions the thread's first, and from there to its i-th.
+  FUSEDSC_DEVICE static int first_position() { return FragmentPlace().inner * (Tile::kPacked ? 1 : 2); }
+  FUSEDSC_DEVICE static constexpr int offset(int i) { return i / 2 * 8 + i % 2 * (Tile::kPacked ? 4 : 1); }
+  FUSEDSC_DEVICE static int position(int i) { return first_position() + offset(i); }
 
   FUSEDSC_DEVICE void read(int position, int group, float (&to)[Tile::kRun]) const {
 #pragma unroll
@@ -134,25 +133,19 @@ class FragmentSums {
   float sums_[Tile::kChannelTiles][Tile::kPositionTiles][4];
 };
 
-/// As TileSweep, of a thread's results.
+/// The owners of a thread's results: groups of channels. Items: an owner's channels, kRun of them.
 template <class Tile>
-struct FragmentOwners {
+struct FragmentSweep {
   using A = float;
-  static constexpr bool kPixelRows = true, kInOrderOfOwners = true;
   static constexpr int kRun = Tile::kRun, kOwners = Tile::kGroups, kItems = kOwners * kRun;
-  static constexpr int kChannels = Tile::kColumns, kPixels = Tile::kRows;
+  static constexpr int kChannels = Tile::kColumns;
   static constexpr int kSlots = 4 * Tile::kWarps / Tile::kWarpColumns;  ///< threads that meet a channel
 
-  FUSEDSC_DEVICE static int owner(int sweep) { return sweep % kOwners; }
   FUSEDSC_DEVICE static int slot() { return FragmentPlace().warp / Tile::kWarpColumns * 4 + FragmentPlace().inner; }
   FUSEDSC_DEVICE static int channel(int item) {
     return FragmentPlace().warp % Tile::kWarpColumns * Tile::kWarpChannels + item / kRun * Tile::kGroup +
            FragmentPlace().outer * kRun + item % kRun;
   }
-};
-template <class Tile>
-struct FragmentSweep : FragmentOwners<Tile> {
-  static constexpr bool kWholeRuns = true;
 };
 
 }  // namespace fusedsc::gpu

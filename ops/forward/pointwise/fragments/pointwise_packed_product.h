@@ -18,7 +18,7 @@ struct PackedTile : FragmentTile<kPositionTiles_, kColumns_, 1, kStages_> {
 };
 
 template <class Tile>
-struct PackedSweep : FragmentOwners<Tile> {
+struct PackedSweep : FragmentSweep<Tile> {
   static constexpr bool kPairs = true;
   static constexpr int kThreads = Tile::kThreads;
 };
@@ -271,15 +271,10 @@ struct PackedProduct {
     for (int group = 0; group < Tile::kGroups; ++group) {
       const int channel = group * Tile::kGroup + FragmentPlace().outer * Tile::kRun;
       if (channel >= channels) continue;
-      sink.meet(group);
-#pragma unroll
-      for (int i = 0; i < Sums::kPositions; ++i) {
-        const int pixel = Sums::position(i);
-        if (pixel >= pixels) continue;
-        float y[Tile::kRun];
-        sums.read(i, group, y);
-        sink.take(Sums::unit(i, group), pixel, channel, y, least(channels - channel, Tile::kRun));
-      }
+      const int first = Sums::first_position();
+      const FragmentRuns<Sums, Tile> runs{first, pixels - first, group};
+      sink.take(group, runs, channel, least(channels - channel, Tile::kRun),
+                [&](int i, float(&to)[Tile::kRun]) { sums.read(i, group, to); });
     }
   }
 };

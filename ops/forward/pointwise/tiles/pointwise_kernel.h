@@ -15,9 +15,25 @@ struct PointwiseParameters {
   void* partials = nullptr;  ///< of the statistics, where they are wanted: [split][mean, m2, count][channel]
 };
 
+/// What threads have gathered of their items, {mean, m2, count}, into partials.
+template <class Sweep, class A, std::size_t kBytes>
+FUSEDSC_DEVICE void leave_statistics(const PointwiseParameters& p, const PointwiseShare& share, int first_channel,
+                                     SharedMemory<A, kBytes> memory, const A (&values)[Sweep::kItems][3]) {
+  const int all_channels = p.product.channels * p.product.groups, channels = p.product.channels - first_channel;
+  A* row = static_cast<A*>(p.partials) + static_cast<std::int64_t>(share.split) * 3 * all_channels +
+           share.group * p.product.channels + first_channel;
+  merge_items<Sweep>(
+      memory, values,
+      [](A(&to)[3], const A(&from)[3]) { merge_moments(to[2], to[0], to[1], from[2], from[0], from[1]); },
+      [&](int channel, const A(&merged)[3]) {
+        if (channel >= channels) return;
+#pragma unroll
+        for (int i = 0; i < 3; ++i) row[i * all_channels + channel] = merged[i];
+      });
+}
+
 /// Bias, statistics, epilogue, and into memory.
-/// kClamps: activations only do that.
-template <class T, class Sweep, bool kFused, bool kClamps = false>
+template <class T, class Sweep, bool kFused>
 class PointwiseSink {
  public:
   using A = Accumulator<T>;
@@ -25,20 +41,16 @@ class PointwiseSink {
 
   FUSEDSC_DEVICE PointwiseSink(const PointwiseParameters& p, const PointwiseShare& share, int first_channel)
       : p_(p), share_(share), first_channel_(first_channel), channels_(p.product.channels - first_channel) {
-    if constexpr (!kMeetsOwners<Sweep>) meet(0);
-  }
-
-  FUSEDSC_DEVICE void meet(int owner) {
     const int first = share_.group * p_.product.channels + first_channel_;
-    load_items<Sweep>(p_.bias, first, channels_, A(0), bias_, T(), owner);
+    load_items<Sweep>(p_.bias, first, channels_, A(0), bias_, T());
     if constexpr (kFused) {
-      load_items<Sweep>(p_.epilogue.scale, first, channels_, A(1), scale_, A(), owner);
-      load_items<Sweep>(p_.epilogue.shift, first, channels_, A(0), shift_, A(), owner);
+      load_items<Sweep>(p_.epilogue.scale, first, channels_, A(1), scale_, A());
+      load_items<Sweep>(p_.epilogue.shift, first, channels_, A(0), shift_, A());
     }
   }
 
   FUSEDSC_DEVICE void take(int sweep, int pixel, int channel, A (&y)[Sweep::kRun], int count) {
-    const auto item = [&](int i) { return kept_item<Sweep>(item_of<Sweep>(sweep, i)); };
+    const auto item = [&](int i) { return item_of<Sweep>(sweep, i); };
 #pragma unroll
     for (int i = 0; i < Sweep::kRun; ++i) y[i] += bias_[item(i)];
     if constexpr (kFused) {
@@ -49,7 +61,7 @@ class PointwiseSink {
       } else {
 #pragma unroll
         for (int i = 0; i < Sweep::kRun; ++i) y[i] = y[i] * scale_[item(i)] + shift_[item(i)];
-        activate_by<kClamps>(p_.epilogue.activation, y);
+        activate(p_.epilogue.activation, y);
         if (p_.residual.data != nullptr) {
           A added[Sweep::kRun];
           load_run<Sweep>(p_.residual, share_.group, pixel, channel, count, added, T());
@@ -64,50 +76,27 @@ class PointwiseSink {
   template <std::size_t kBytes>
   FUSEDSC_DEVICE void finish(SharedMemory<A, kBytes> memory) {
     if constexpr (kFused) {
-      if (p_.partials != nullptr) leave_statistics(memory);
+      if (p_.partials == nullptr) return;
+      A values[Sweep::kItems][3];
+#pragma unroll
+      for (int i = 0; i < Sweep::kItems; ++i) {
+        const auto& moments = moments_[Sweep::kPixelRows ? i / Sweep::kRun : i];
+        const int of = Sweep::kPixelRows ? i % Sweep::kRun : 0;
+        values[i][0] = moments.mean[of];
+        values[i][1] = moments.m2[of];
+        values[i][2] = moments.count;
+      }
+      leave_statistics<Sweep>(p_, share_, first_channel_, memory, values);
     }
   }
 
  private:
-  template <std::size_t kBytes>
-  FUSEDSC_DEVICE void leave_statistics(SharedMemory<A, kBytes> memory) const {
-    A values[Sweep::kItems][3];
-#pragma unroll
-    for (int i = 0; i < Sweep::kItems; ++i) {
-      const auto& moments = moments_[Sweep::kPixelRows ? i / Sweep::kRun : i];
-      const int of = Sweep::kPixelRows ? i % Sweep::kRun : 0;
-      if constexpr (kMeetsOwners<Sweep>) {
-        values[i][0] = moments.mean(of);
-        values[i][1] = moments.m2(of);
-      } else {
-        values[i][0] = moments.mean[of];
-        values[i][1] = moments.m2[of];
-      }
-      values[i][2] = moments.count;
-    }
-    const int all_channels = p_.product.channels * p_.product.groups;
-    A* row = static_cast<A*>(p_.partials) + static_cast<std::int64_t>(share_.split) * 3 * all_channels +
-             share_.group * p_.product.channels + first_channel_;
-    merge_items<Sweep>(
-        memory, values,
-        [](A(&to)[3], const A(&from)[3]) { merge_moments(to[2], to[0], to[1], from[2], from[0], from[1]); },
-        [&](int channel, const A(&merged)[3]) {
-          if (channel >= channels_) return;
-#pragma unroll
-          for (int i = 0; i < 3; ++i) row[i * all_channels + channel] = merged[i];
-        });
-  }
-
   const PointwiseParameters& p_;
   const PointwiseShare share_;
   int first_channel_, channels_;
-  static constexpr int kKept = kKeptItems<Sweep>;
-  A bias_[kKept];
-  A scale_[kFused ? kKept : 1], shift_[kFused ? kKept : 1];
-  static constexpr int kTogether = Sweep::kPixelRows ? Sweep::kRun : 1;
-  /// Those of a position at a time without divisions, where a thread meets one after the other.
-  using OwnMoments = std::conditional_t<kMeetsOwners<Sweep>, ShiftedMoments<A, kTogether>, Moments<A, kTogether>>;
-  OwnMoments moments_[kFused ? Sweep::kOwners : 1];
+  A bias_[Sweep::kItems];
+  A scale_[kFused ? Sweep::kItems : 1], shift_[kFused ? Sweep::kItems : 1];
+  Moments<A, Sweep::kPixelRows ? Sweep::kRun : 1> moments_[kFused ? Sweep::kOwners : 1];
 };
 
 template <class T, class Tile, bool kPixelRows, bool kFused>

@@ -78,61 +78,25 @@ FUSEDSC_DEVICE int item_of(int sweep, int i) {
   return Sweep::kPixelRows ? Sweep::owner(sweep) * Sweep::kRun + i : Sweep::owner(sweep);
 }
 
-/// Whether sweeps go over all rows of an owner before they come to the next, so that a sink keeps its coefficients
-/// alone: meet(owner) loads them.
-template <class Sweep>
-inline constexpr bool kMeetsOwners = requires {
-  requires Sweep::kInOrderOfOwners;
-};
-/// Items whose coefficients are kept, and the place of an item there.
-template <class Sweep>
-inline constexpr int kKeptItems = kMeetsOwners<Sweep> ? Sweep::kRun : Sweep::kItems;
-template <class Sweep>
-FUSEDSC_DEVICE int kept_item(int item) {
-  return kMeetsOwners<Sweep> ? item % Sweep::kRun : item;
-}
-
-/// Whether runs are in shared memory, of which any even number may exist, aligned to pairs of elements.
-template <class Sweep>
-inline constexpr bool kHasPairs = requires {
-  requires Sweep::kPairs;
-};
 /// Of a block.
 template <class Sweep>
 inline constexpr int kSweepThreads = [] {
-  if constexpr (kHasPairs<Sweep>) return Sweep::kThreads;
+  if constexpr (requires { Sweep::kThreads; }) return Sweep::kThreads;
   else return kMatrixThreads;
 }();
 
 /// Values of a thread's channels; `first` is the tile's first channel, `channels` how many the vector has from there
 /// on.
 template <class Sweep, class Stored, class A>
-FUSEDSC_DEVICE void load_items(const void* vector, int first, int channels, A otherwise, A (&to)[kKeptItems<Sweep>],
-                               Stored, int owner = 0) {
-  if constexpr (kMeetsOwners<Sweep>) {
-    const auto* from = static_cast<const Stored*>(vector) + first + Sweep::channel(owner * Sweep::kRun);
-    constexpr int kMost = 16 / static_cast<int>(sizeof(Stored)), kAtOnce = kMost < Sweep::kRun ? kMost : Sweep::kRun;
-    constexpr int kLast = kHasPairs<Sweep> ? Sweep::kRun - 1 : 0;  // whose runs may be cut by the end
-    if (vector != nullptr && Sweep::channel(owner * Sweep::kRun) + kLast < channels &&
-        reinterpret_cast<std::uintptr_t>(from) % 16 == 0) {  // whole runs
+FUSEDSC_DEVICE void load_items(const void* vector, int first, int channels, A otherwise, A (&to)[Sweep::kItems],
+                               Stored) {
 #pragma unroll
-      for (int i = 0; i < Sweep::kRun; i += kAtOnce) load<kAtOnce>(from + i).widen(to + i);
-      return;
-    }
-  }
-#pragma unroll
-  for (int i = 0; i < kKeptItems<Sweep>; ++i) {
-    const int channel = Sweep::channel(kMeetsOwners<Sweep> ? owner * Sweep::kRun + i : i);
+  for (int i = 0; i < Sweep::kItems; ++i) {
+    const int channel = Sweep::channel(i);
     const bool has = vector != nullptr && channel < channels;
     to[i] = has ? static_cast<A>(to_accumulator(static_cast<const Stored*>(vector)[first + channel])) : otherwise;
   }
 }
-
-/// Whether runs are always whole and lie together in memory, and nothing lies between rows and images.
-template <class Sweep>
-inline constexpr bool kHasWholeRuns = requires {
-  requires Sweep::kWholeRuns;
-};
 
 /// Where the elements of a run are that begins at {pixel, channel}.
 template <class Sweep, class T, class Matrix>
@@ -143,8 +107,7 @@ struct RunPlace {
 
   FUSEDSC_DEVICE RunPlace(T* data_, const Matrix& matrix_, int group, int pixel_, int channel)
       : data(data_ + group * matrix_.group + channel * matrix_.second), matrix(matrix_), pixel(pixel_) {
-    if constexpr (kHasWholeRuns<Sweep> || kHasPairs<Sweep>) data += pixel * matrix.first;
-    else if constexpr (Sweep::kPixelRows) data += matrix.first_offset(pixel);
+    if constexpr (Sweep::kPixelRows) data += matrix.first_offset(pixel);
   }
 
   FUSEDSC_DEVICE T* element(int i) const {
@@ -158,12 +121,7 @@ template <class Sweep, class T>
 FUSEDSC_DEVICE void store_run(const Accumulator<T> (&from)[Sweep::kRun], const OutputMatrix& matrix, int group,
                               int pixel, int channel, int count, T) {
   const RunPlace<Sweep, T, OutputMatrix> to(static_cast<T*>(matrix.data), matrix, group, pixel, channel);
-  if constexpr (kHasPairs<Sweep>) {
-#pragma unroll
-    for (int i = 0; i < Sweep::kRun; i += 2) {
-      if (i < count) store<2>(from + i, to.data + i);
-    }
-  } else if (kHasWholeRuns<Sweep> || (matrix.run_bytes == 16 && count == Sweep::kRun)) {
+  if (matrix.run_bytes == 16 && count == Sweep::kRun) {
     store<Sweep::kRun>(from, to.element(0));
   } else if (sizeof(T) <= 4 && matrix.run_bytes == 8 && count == Sweep::kRun) {
     constexpr int kHalf = sizeof(T) <= 4 ? Sweep::kRun / 2 : 1;
@@ -182,13 +140,7 @@ FUSEDSC_DEVICE void load_run(const PointwiseMatrix& matrix, int group, int pixel
                              Accumulator<T> (&to)[Sweep::kRun], T) {
   const RunPlace<Sweep, const T, PointwiseMatrix> from(static_cast<const T*>(matrix.data), matrix, group, pixel,
                                                        channel);
-  if constexpr (kHasPairs<Sweep>) {
-#pragma unroll
-    for (int i = 0; i < Sweep::kRun; i += 2) {
-      to[i] = to[i + 1] = 0;
-      if (i < count) load<2>(from.data + i).widen(to + i);
-    }
-  } else if (kHasWholeRuns<Sweep> || (matrix.run_bytes == 16 && count == Sweep::kRun)) {
+  if (matrix.run_bytes == 16 && count == Sweep::kRun) {
     load<Sweep::kRun>(from.element(0)).widen(to);
   } else {
 #pragma unroll
