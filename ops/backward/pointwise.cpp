@@ -35,7 +35,7 @@ const Ranked kRanked[] = {
     {pointwise_backward_hopper_planes(), nullptr, pointwise_backward_hopper_planes_prior},
 #endif
 #ifdef FUSEDSC_GPU
-    {pointwise_backward_fragments(), suits_pointwise_fragments, pointwise_backward_fragments_prior},
+    {pointwise_backward_fragments(), nullptr, pointwise_backward_fragments_prior},
     {pointwise_backward_tiles(), nullptr, pointwise_backward_tiles_prior},
     {pointwise_backward_separate(), never},
     {pointwise_backward_generated(), never},

@@ -41,9 +41,6 @@ tuning::Config pointwise_backward_tiles_prior(const PointwiseBackwardArguments& 
 /// 16 bits or TF32, channels_last, by products of 32 threads: likewise, and stages.
 tuning::Kernel<PointwiseBackwardArguments> pointwise_backward_fragments();
 tuning::Config pointwise_backward_fragments_prior(const PointwiseBackwardArguments& a);
-/// Whether it is faster than "gpu_tiles": for the input gradient it was; for the weight's of 16 bits with something
-/// fused or channels that are no multiples of 8, but mostly not of 16 bits alone or of floats.
-bool suits_pointwise_fragments(const PointwiseBackwardArguments& a);
 /// Text made for the problem and compiled at run time, of one gradient: tiles of other sizes.
 tuning::Kernel<PointwiseBackwardArguments> pointwise_backward_generated();
 /// Both gradients in one pass over x, for few outputs, whatever the GPU.

@@ -65,11 +65,6 @@ tuning::Kernel<PointwiseBackwardArguments> pointwise_backward_fragments() {
   return {"gpu_fragments", gpu::unsupported, gpu::configs, gpu::plan};
 }
 
-bool suits_pointwise_fragments(const PointwiseBackwardArguments& a) {
-  const bool is_fused = a.prologue || a.gradient_prologue;
-  return a.grad_x || (size_of(a.x.dtype) == 2 && (is_fused || !gpu::why_no_whole_fragments(a).empty()));
-}
-
 tuning::Config pointwise_backward_fragments_prior(const PointwiseBackwardArguments& a) {
   if (static_cast<bool>(a.grad_x) == gpu::wants_weight(a)) return {};
   return a.grad_x ? gpu::cheapest_pointwise_input_fragments(a) : gpu::cheapest_pointwise_weight_fragments(a);

@@ -74,12 +74,10 @@ Instance packed_instance(DataType dtype) {
 const Instance kInstances[] = {
 // runs of rows and of columns of a lane; warps along both; steps of 16 positions, stages; blocks that shall fit a
 // multiprocessor, without fusion and with it
-#define FUSEDSC_FRAGMENTS(T, dtype)                                                                       \
-  instance<T, 2, 8, 1, 1, 1, 4, 4, 4>(dtype), instance<T, 8, 2, 1, 1, 1, 4, 4, 4>(dtype),                 \
-      instance<T, 4, 8, 1, 1, 1, 4, 4, 3>(dtype), instance<T, 8, 4, 1, 1, 1, 4, 4, 3, true>(dtype),       \
-      instance<T, 4, 4, 1, 1, 1, 4, 5, 4, true>(dtype), instance<T, 8, 8, 1, 1, 1, 4, 2, 2, true>(dtype), \
-      instance<T, 4, 8, 2, 2, 2, 3, 3, 3>(dtype), instance<T, 8, 8, 2, 2, 2, 3, 2, 2>(dtype),             \
-      instance<T, 4, 8, 2, 1, 2, 3, 3, 3>(dtype)
+#define FUSEDSC_FRAGMENTS(T, dtype)                                                                 \
+  instance<T, 2, 8, 1, 1, 1, 4, 4, 4>(dtype), instance<T, 8, 2, 1, 1, 1, 4, 4, 4>(dtype),           \
+      instance<T, 4, 8, 1, 1, 1, 4, 4, 3>(dtype), instance<T, 8, 4, 1, 1, 1, 4, 4, 3, true>(dtype), \
+      instance<T, 4, 4, 1, 1, 1, 4, 5, 4, true>(dtype), instance<T, 8, 8, 1, 1, 1, 4, 2, 2, true>(dtype)
 // Likewise of floats, which take twice the memory and registers.
 #define FUSEDSC_FLOAT_FRAGMENTS(T, dtype)                                                           \
   instance<T, 2, 8, 1, 1, 1, 3, 4, 3>(dtype), instance<T, 8, 2, 1, 1, 1, 3, 4, 3>(dtype),           \

@@ -95,42 +95,24 @@ struct FragmentProblem {
   FragmentNeeds needs;
   PointwiseProblem product;
 
-  /// Sets everything about the tiles, and returns the kernel's cost.
+  /// Sets everything about the tiles, and returns what the kernel takes by counts, in cycles.
   template <class Parameters>
   double plan(const FragmentInstance<Parameters>& instance, PointwiseProductParameters& parameters) const {
     const int resident = resident_blocks(kernel_of(instance, needs), instance.threads, memory_of(instance, needs));
     if (instance.packed) {
       return plan_packed_fragments(product, instance.config, needs, resident, multiprocessors(), parameters);
     }
-    return plan_fragments(product, instance.config, resident, multiprocessors(), parameters);
+    plan_fragments(product, instance.config, resident, multiprocessors(), parameters);
+    const FragmentWarp warp{instance.warp_positions, instance.warp_channels, instance.streams()};
+    return counted_fragments(product, instance.config, warp, needs, resident, multiprocessors(), parameters);
   }
 
-  /// Of kernels that keep the weight and of those through which it streams each the cheapest, and of these two the one
-  /// that is it by counts.
   template <class Parameters, std::size_t kSize>
   tuning::Config cheapest(const FragmentInstance<Parameters> (&instances)[kSize]) const {
-    const auto cost_of = [&](const auto& instance) {
+    return cheapest_of(instances, needs, [&](const auto& instance) {
       PointwiseProductParameters parameters;
       return plan(instance, parameters);
-    };
-    const auto counted_of = [&](const auto& instance) {
-      PointwiseProductParameters parameters;
-      plan(instance, parameters);
-      const int resident = resident_blocks(kernel_of(instance, needs), instance.threads, memory_of(instance, needs));
-      const FragmentWarp warp{instance.warp_positions, instance.warp_channels, instance.streams()};
-      return counted_fragments(product, instance.config, warp, needs, resident, multiprocessors(), parameters);
-    };
-    constexpr double kNone = std::numeric_limits<double>::infinity();
-    const auto best = [&](bool streams, const auto& cost) {
-      return cheapest_of(instances, needs,
-                         [&](const auto& instance) { return instance.streams() == streams ? cost(instance) : kNone; });
-    };
-    const tuning::Config kept = best(false, cost_of), streamed = best(true, counted_of);
-    if (kept == tuning::Config() || streamed == tuning::Config()) return streamed == tuning::Config() ? kept : streamed;
-    const double of_kept = counted_of(instance_with(instances, needs, kept)),
-                 of_streamed = counted_of(instance_with(instances, needs, streamed));
-    constexpr double kUnsure = 0.9;  // counts are no better
-    return of_streamed < kUnsure * of_kept ? streamed : kept;
+    });
   }
 };
 

@@ -114,9 +114,9 @@ std::string why_no_fragments(std::initializer_list<ConstTensorView> tensors, std
 /// Likewise of a weight.
 std::string why_no_fragments_of(const ConstTensorView& weight);
 
-/// Sets everything about the tiles, and returns the kernel's cost.
-double plan_fragments(const PointwiseProblem& problem, const tuning::Config& config, int resident, int multiprocessors,
-                      PointwiseProductParameters& product);
+/// Sets everything about the tiles.
+void plan_fragments(const PointwiseProblem& problem, const tuning::Config& config, int resident, int multiprocessors,
+                    PointwiseProductParameters& product);
 
 /// What a warp has of a tile.
 struct FragmentWarp {
