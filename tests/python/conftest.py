@@ -153,3 +153,12 @@ def own_fronts(choose, monkeypatch):
     from fusedsc.sparse import timing
 
     monkeypatch.setattr(timing, "fastest_of", lambda ways, device_type: "own" if "own" in ways else next(iter(ways)))
+
+
+@pytest.fixture
+def unfused(monkeypatch):
+    """As if cuDNN had no fused convolutions, on a GPU, too: what fusedsc.sparse.optimize folds depends on it."""
+    from fusedsc.sparse import folded, measuring
+
+    for module in (folded, measuring):
+        monkeypatch.setattr(module, "fuses_relu", lambda device: False)

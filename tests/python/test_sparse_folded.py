@@ -6,8 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 import torchvision
-from sparse_choices import LAYOUTS, counting_times_of, goes_on_as, optimized_of, rows_of
-from test_sparse_optimize import choices, image, network
+from sparse_choices import LAYOUTS, counting_times_of, goes_on_as, loaded, optimized_of, rows_of, saved
+from test_sparse_optimize import Net, choices, image, network
 from torch import fx, nn
 
 import fusedsc
@@ -89,7 +89,7 @@ class Residual(nn.Module):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_equals_the_network_in_double_precision(dtype, layout, choose):
+def test_equals_the_network_in_double_precision(dtype, layout, choose, unfused):
     choose("folded")
     model = network().to(dtype)
     x = image().to(dtype, memory_format=layout)
@@ -124,10 +124,12 @@ def test_cudnn_has_the_relu(choose, cudnn):
     cudnn.clear()
     check_exact(optimized, model, x)
     found = {name for name, choice in choices(optimized).items() if choice == "folded"}
-    # All but what is called twice: without a BatchNorm, too. SiLU is no activation of cuDNN's operator.
-    assert found == {"stem", "features.0", "features.4", "features.7", "grouped", "depthwise", "last"}
+    # All but what is called twice: without a BatchNorm, too. SiLU is no activation of cuDNN's operator, and "same" no
+    # padding: with neither a BatchNorm nor that launch nothing is saved.
+    assert found == {"stem", "features.0", "features.7", "grouped", "depthwise", "last"}
     assert [call[0] for call in cudnn] == ["relu"] * 5
-    assert not any(isinstance(module, nn.ReLU) for module in optimized.features.modules())
+    left = [name for name, module in optimized.named_modules() if isinstance(module, nn.ReLU)]
+    assert left == ["features.5"]
     by_name = {name: optimized.get_submodule(name) for name in ("stem", "features.0", "grouped", "depthwise", "last")}
     windows = [call[5:] for call in cudnn]
     assert ((2, 2), (1, 1), (1, 1), 2) in windows
@@ -146,7 +148,29 @@ def test_a_bias_is_always_given(choose, cudnn):
     assert torch.equal(cudnn[-1][3], torch.zeros(8))
 
 
-def test_nothing_is_folded_where_nothing_is_saved(choose):
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_types_that_cudnn_does_not_fuse(dtype, choose, cudnn):
+    """What is folded by itself is then: what has a BatchNorm."""
+    choose("folded")
+    model, x = network().to(dtype), image().to(dtype)
+    optimized = optimized_of(model, x)
+    check_exact(optimized, model, x)
+    found = {name for name, choice in choices(optimized).items() if choice == "folded"}
+    fused = {"stem", "grouped", "depthwise", "last"} if dtype == torch.bfloat16 else set()
+    assert found == {"features.0", "features.7"} | fused
+    assert bool(cudnn) == bool(fused)
+
+
+def test_a_folded_layer_may_be_converted(cudnn):
+    layer, x = FoldedConv2d(torch.randn(4, 3, 3, 3), torch.randn(4), activation="relu").eval(), torch.randn(2, 3, 8, 8)
+    layer(x)
+    assert len(cudnn) == 1
+    layer = layer.double()
+    torch.testing.assert_close(layer(x.double()), F.relu(F.conv2d(x.double(), layer.weight, layer.bias)))
+    assert len(cudnn) == 1
+
+
+def test_nothing_is_folded_where_nothing_is_saved(choose, unfused):
     choose("folded")
     model = network(lambda: nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3)))
     optimized = optimized_of(model, image())
@@ -240,9 +264,15 @@ def test_an_operator_that_refuses_is_passed_over(error, choose, cudnn, monkeypat
     monkeypatch.setattr(folded, "cudnn_add_relu", refusing)
     optimized = optimized_of(model, x)
     row = rows_of(optimized)["conv1"]
-    assert (row.choice, row.folded_us) == ("dense", None)
-    assert row.reason.endswith("not folded: cuDNN has no engine")
+    assert row.choice == "folded", "with its BatchNorm it is a launch less without cuDNN's, too"
+    assert row.reason.endswith("ReLU is not folded: cuDNN has no engine")
     check_exact(optimized, model, x)
+    check_exact(loaded(saved(optimized)), model, x)
+
+    model = network(lambda: nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU()))
+    row = rows_of(optimized_of(model, x))["0"]
+    assert (row.choice, row.folded_us) == ("dense", None)
+    assert row.reason.endswith("ReLU is not folded: cuDNN has no engine")
 
 
 @pytest.mark.parametrize("way", ["copied", "saved", "exported", "compiled", "state"])
@@ -316,9 +346,14 @@ def test_the_fused_operator_is_not_given_what_it_does_not_check(given, cudnn):
 
 def test_autocast_is_obeyed(cudnn):
     layer, x = FoldedConv2d(torch.randn(4, 3, 3, 3), activation="relu").eval(), torch.randn(2, 3, 8, 8)
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast(x.device.type, torch.bfloat16):
         assert layer(x).dtype == torch.bfloat16
+        assert layer(x, layer(x)).dtype == torch.bfloat16
     assert not cudnn
+    if x.is_cuda:
+        with torch.autocast("cpu", torch.bfloat16):  # is nothing to maps on a GPU
+            assert layer(x).dtype == torch.float32
+        assert len(cudnn) == 1
 
 
 @pytest.mark.parametrize("setting", ["enabled", "deterministic"])
@@ -427,6 +462,21 @@ def test_cudnn_itself(layout):
             poison = torch.full_like(z, float("nan"))
             del poison
             assert ((found() - exact).abs().max() / scale) < allowed
+
+
+@pytest.mark.gpu_only
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_networks_with_cudnn_itself(dtype, layout, choose):
+    """Whichever convolutions it takes: float64 has none."""
+    choose("folded")
+    for kind in (Net, Residual):
+        model, x = network(kind).to(dtype), image().to(dtype, memory_format=layout)
+        optimized = optimized_of(model, x)
+        check_exact(optimized, model, x)
+        found = choices(optimized)
+        with_norms = [name for name in ("features.0", "features.7", "conv1", "conv2", "down.0") if name in found]
+        assert {found[name] for name in with_norms} == {"folded"}
 
 
 class Growing(nn.Module):

@@ -196,17 +196,28 @@ class _Measuring(fx.Interpreter):
 def _folded(layers: LayerGraph, layer: Layer, read: Tensor) -> tuple[FoldedConv2d | None, str]:
     """The layer folded, of what it reads, where that may be another thing than what is there; and what is not, and why.
     The sum stays the layer's only where it is folded, too."""
-    fuses, why_not = fuses_relu(read.device), ""
-    if layer.sum is not None and fuses:
-        why_not = _refusal(made := layer.made_folded(read), read, layer.dense(layers, read))
-        if not why_not:
-            return made, ""
-        why_not = f"the sum is not folded: {why_not}"
+    reasons = []
+    if layer.sum is not None and fuses_relu(read.device):
+        made, z = layer.made_folded(read), layer.dense(layers, read)
+        if made.is_fused(read, z):
+            refusal = _refusal(made, read, z)
+            if not refusal:
+                return made, ""
+            reasons.append(f"the sum is not folded: {refusal}")
     layer.sum = None  # it would be no launch less
-    if layer.norm is None and not (fuses and layer.activation == "relu"):
-        return None, why_not
-    refusal = _refusal(made := layer.made_folded(read), read)
-    return (None, f"not folded: {refusal}") if refusal else (made, why_not)
+    made = layer.made_folded(read)
+    if made.is_fused(read):
+        refusal = _refusal(made, read)
+        if not refusal:
+            return made, "; ".join(reasons)
+        reasons.append(f"ReLU is not folded: {refusal}")
+        made = layer.made_folded(read, may_fuse=False)
+    if layer.norm is None:
+        return None, "; ".join(reasons)
+    refusal = _refusal(made, read)
+    if refusal:
+        return None, "; ".join([*reasons, f"not folded: {refusal}"])
+    return made, "; ".join(reasons)
 
 
 def _refusal(made: FoldedConv2d, *given: Tensor) -> str:

@@ -95,14 +95,14 @@ class Layer:
         """What the network's own layers make of the sum with z."""
         return _call(layers, [self.sum.relu], y + z)
 
-    def made_folded(self, read: Tensor) -> FoldedConv2d:
+    def made_folded(self, read: Tensor, may_fuse: bool = True) -> FoldedConv2d:
         """As PyTorch's convolution computes what is folded, of maps like that one; with the sum's ReLU."""
         conv = self.conv
         padding = conv.padding if conv.padding == "same" else conv_padding(conv)
         layout = memory_format_of(is_channels_last(read))
         activation = self.activation if self.sum is None else "relu"
         window = conv.stride, padding, conv.dilation, conv.groups
-        return FoldedConv2d(*folded(conv, self.norm), *window, activation, layout).eval()
+        return FoldedConv2d(*folded(conv, self.norm), *window, activation, layout, may_fuse).eval()
 
     def made(self, way: str) -> SparseConv2d | DenseConv2d:
         """The layer as "own", with its front, or as "ecr" or "pecr" computes it, behind the front."""
