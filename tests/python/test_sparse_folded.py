@@ -1,6 +1,7 @@
 """fusedsc.sparse.optimize: PyTorch's convolutions with BatchNorm, ReLU and residual sums folded in."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -191,6 +192,12 @@ def test_residual_sums(change, layout, choose, cudnn):
     holder = "down.0" if change else "conv2"
     assert [name for name, row in rows_of(optimized).items() if row.has_sum] == [holder]
     assert cudnn[1][2] is optimized.get_submodule(holder).weight
+    # The other branch's bias would be a launch; here it costs nothing.
+    other = optimized.get_submodule("conv2" if change else "down.0")
+    assert other.bias is None
+    shifts = [norm.bias - norm.running_mean * norm.weight / (norm.running_var + norm.eps).sqrt()
+              for norm in (model.norm2, model.down[1])]  # fmt: skip
+    torch.testing.assert_close(cudnn[1][3], sum(shifts).detach())
     left = [node for node in optimized.graph.nodes if node.op not in ("placeholder", "output")]
     assert [node.target for node in left if node.op == "call_module"] == (
         ["conv1", "conv2", "down.0", "last"] if change else ["conv1", "down.0", "conv2", "last"]
@@ -198,6 +205,49 @@ def test_residual_sums(change, layout, choose, cudnn):
     assert len(left) == 4
     other = torch.randn(3, 3, 32, 24)
     check_exact(optimized, model, other)
+
+
+@pytest.mark.parametrize("change", ["", "branches change places"])
+@pytest.mark.parametrize("way", ["dense", "ecr"])
+@pytest.mark.parametrize("of", ["sum", "other"])
+def test_biases_that_stay(of, way, change, choose, cudnn, monkeypatch):
+    """Where only one of both branches is folded."""
+    choose("folded")
+    with_sum, beside = ("down.0", "conv2") if change else ("conv2", "down.0")
+    other = with_sum if of == "sum" else beside
+    timed = measuring._Measuring._timed
+
+    def deciding(self, layer, made, *args):
+        found = timed(self, layer, made, *args)
+        return replace(found, choice=way) if layer.name == other else found
+
+    monkeypatch.setattr(measuring._Measuring, "_timed", deciding)
+    model, x = network(Residual, change), image()
+    optimized = optimized_of(model, x)
+    check_exact(optimized, model, x)
+    (folded_one,) = {with_sum, beside} - {other}
+    assert (choices(optimized)[other], choices(optimized)[folded_one]) == (way, "folded")
+    assert optimized.get_submodule(folded_one).bias is not None
+
+
+def test_a_bias_that_moves_is_in_no_time_of_its_layer(choose, cudnn, monkeypatch):
+    """Or what is one launch would be timed as two."""
+    counted, biases, conv2d = [], [0], F.conv2d
+
+    def counting(x, weight, bias=None, *args):
+        biases[0] += bias is not None
+        return conv2d(x, weight, bias, *args)
+
+    monkeypatch.setattr(F, "conv2d", counting)
+    monkeypatch.setattr(folded, "cudnn_add_relu", lambda x, weight, z, bias, *window: z.relu())
+    choose("folded")
+    counting_times, times = counting_times_of(biases, counted, lambda ways: "folded" in ways), timing.times_of
+    monkeypatch.setattr(timing, "times_of", lambda *args: (counting_times(*args), times(*args))[1])
+    for change in ("", "branches change places", "broadcast"):
+        counted.clear()
+        optimized_of(network(Residual, change), image())
+        # Of conv1, and of both branches in the order of the graph.
+        assert [counts["folded"] for counts in counted] == [0, 0, 1 if change == "broadcast" else 0]
 
 
 @pytest.mark.parametrize(
@@ -409,8 +459,8 @@ def test_a_sum_is_another_problem():
     assert all(find(key, {}) is None for key in keys)
 
 
-@pytest.mark.parametrize(("name", "sums"), [("resnet18", 8), ("regnet_x_400mf", 22)])
-def test_residual_networks(name, sums, choose, cudnn):
+@pytest.mark.parametrize(("name", "sums", "projections"), [("resnet18", 8, 3), ("regnet_x_400mf", 22, 4)])
+def test_residual_networks(name, sums, projections, choose, cudnn):
     """Of each block the sum is in the last convolution; no BatchNorm, ReLU or addition is left."""
     choose("folded")
     model = network(lambda: torchvision.models.get_model(name, num_classes=10))
@@ -420,6 +470,7 @@ def test_residual_networks(name, sums, choose, cudnn):
     assert sum(row.has_sum for row in rows_of(optimized).values()) == sums
     assert not any(isinstance(module, nn.BatchNorm2d | nn.ReLU) for module in optimized.modules())
     assert not [node for node in optimized.graph.nodes if "add" in str(node.target)]
+    assert sum(isinstance(one, FoldedConv2d) and one.bias is None for one in optimized.modules()) == projections
 
 
 def test_zeros_to_add_are_kept_for_maps_of_a_size(cudnn):

@@ -24,6 +24,7 @@ class LayerChoice:
     ecr_us: float | None = None
     pecr_us: float | None = None
     folded_us: float | None = None
+    """Without the bias where that can be added in the launch of the next residual sum."""
     reason: str = ""
     """Why it was not measured, or nothing that skips zeros was, or nothing folded."""
     output: str = "dense"
