@@ -156,6 +156,26 @@ def own_fronts(choose, monkeypatch):
 
 
 @pytest.fixture
+def cudnn(monkeypatch):
+    """As if cuDNN's fused operators were there: they are computed by PyTorch's functions, and noted with their
+    arguments."""
+    from fusedsc.sparse import folded, measuring
+
+    calls = []
+
+    def add_relu(x, weight, z, bias, *window):
+        calls.append(("add_relu", x, weight, bias, z, *window) if z.any() else ("relu", x, weight, bias, None, *window))
+        y = torch.nn.functional.conv2d(x, weight, bias, *window)
+        assert y.shape == z.shape, "the operator does not check it"
+        return torch.relu(y + z)
+
+    monkeypatch.setattr(folded, "cudnn_add_relu", add_relu)
+    for module in (folded, measuring):
+        monkeypatch.setattr(module, "fuses_relu", lambda device: True)
+    return calls
+
+
+@pytest.fixture
 def unfused(monkeypatch):
     """As if cuDNN had no fused convolutions, on a GPU, too: what fusedsc.sparse.optimize folds depends on it."""
     from fusedsc.sparse import folded, measuring

@@ -19,24 +19,6 @@ from fusedsc.sparse.folded import FoldedConv2d
 from fusedsc.sparse.layers import DenseConv2d
 
 
-@pytest.fixture
-def cudnn(monkeypatch):
-    """As if cuDNN's fused operators were there: they are computed by PyTorch's functions, and noted with their
-    arguments."""
-    calls = []
-
-    def add_relu(x, weight, z, bias, *window):
-        calls.append(("add_relu", x, weight, bias, z, *window) if z.any() else ("relu", x, weight, bias, None, *window))
-        y = F.conv2d(x, weight, bias, *window)
-        assert y.shape == z.shape, "the operator does not check it"
-        return F.relu(y + z)
-
-    monkeypatch.setattr(folded, "cudnn_add_relu", add_relu)
-    for module in (folded, measuring):
-        monkeypatch.setattr(module, "fuses_relu", lambda device: True)
-    return calls
-
-
 def check_exact(found, model, x):
     """Within rounding of the network in double precision: of weights once, and of each layer's sums."""
     with torch.no_grad():
