@@ -18,6 +18,8 @@ from torch._dynamo.testing import CompileCounter
 
 import fusedsc
 from fusedsc.sparse import SparseConv2d, timing, whole
+from fusedsc.sparse.concatenations import Room
+from fusedsc.sparse.folded import FoldedConv2d
 from fusedsc.sparse.layers import DenseConv2d
 
 torch_compile = torch.compile
@@ -159,6 +161,19 @@ def test_other_sizes_and_modes_compile_anew(choose, compiler):
     torch.testing.assert_close(fast(x), model(x))
 
 
+@pytest.mark.parametrize("taken", ["sparse", "sparse, compiled"])
+def test_concatenations_are_the_compilers(taken, choose, compiler):
+    """It would copy the one map again in each layer, as it writes to nothing in place."""
+    choose("own", whole=taken, cats="joined")
+    model, x = network(DenseBlock), image_of_8()
+    fast = optimized_of(model, x)
+    is_joined = taken == "sparse"
+    assert any(isinstance(one, Room) for one in fast.modules()) == is_joined
+    assert [one.are_joined for one in fusedsc.sparse.report(fast).concatenations] == [is_joined]
+    with torch.no_grad():
+        torch.testing.assert_close(fast(x), model(x), rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("how", ["in place", "loaded"])
 def test_weights_that_change(how, choose, compiler):
     """What skips zeros packs them again, in front of the graph."""
@@ -244,8 +259,8 @@ NO_BREAKS = {
     "pecr, compressed": (network, "pecr", image, SparseConv2d),
     "own, fronts": (partial(network, PreActivation), "own", image_of_8, DenseConv2d),
     "ecr behind our fronts": (partial(network, PreActivation), "ecr", image_of_8, SparseConv2d),
-    "folded, sums": (partial(network, Residual), "folded", image, fusedsc.sparse.folded.FoldedConv2d),
-    "one map for concatenations": (partial(network, DenseBlock), "own", image_of_8, fusedsc.sparse.concatenations.Room),
+    "folded, sums": (partial(network, Residual), "folded", image, FoldedConv2d),
+    "one map for concatenations": (partial(network, DenseBlock), "own", image_of_8, Room),
 }
 
 

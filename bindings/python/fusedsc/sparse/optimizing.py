@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ..arguments import integer
 from ..arguments import module as module_argument
+from .concatenations import Room
 from .folded import FoldedConv2d
 from .layers import DenseConv2d, SparseConv2d
 from .measuring import measure
@@ -108,13 +109,20 @@ def optimize(
     with torch.no_grad():
         with _bar(sum(len(region.convolutions) for region in regions), progress) as tick:
             measure(optimized, inputs, regions, again, configs, tick)
-        to_compile = (_plain(optimized, regions) or copy.deepcopy(model)) if compile else None
-        result, whole = taken_network(model, _installed(optimized, regions), inputs, to_compile)
+        networks, to_compile = {"dense": model}, {}
+        if compile:
+            to_compile["dense"] = _plain(optimized, regions) or copy.deepcopy(model)
+        if any(region.taken for region in regions):
+            networks["sparse"] = _installed(optimized, regions)
+            if compile:
+                to_compile["sparse"] = _installed(optimized, [replace(one, concatenations=None) for one in regions])
+        result, whole = taken_network(networks, to_compile, inputs)
     rows = [region.rows[layer] for region in regions for layer in region.convolutions]
     concatenations = [region.concatenations for region in regions if region.concatenations is not None]
-    taken_back = whole.is_dense and any(region.taken for region in regions)
+    taken_back = whole.is_dense and "sparse" in networks
     if taken_back:
         rows = [replace(row, choice="dense", output="dense", config="") for row in rows]
+    if not any(isinstance(one, Room) for one in result.modules()):
         concatenations = [replace(one, are_joined=False) for one in concatenations]
     before_us, after_us = whole.us["dense"], whole.us[whole.taken]
     found = SparseReport(
@@ -205,12 +213,12 @@ def _plain(optimized: nn.Module, regions: list[Region]) -> nn.Module | None:
     return replace(whole, taken={}, own_fronts={}, concatenations=None).made()
 
 
-def _installed(optimized: nn.Module, regions: list[Region]) -> nn.Module | None:
-    """The network with what is taken in it; None where nothing is."""
+def _installed(optimized: nn.Module, regions: list[Region]) -> nn.Module:
+    """The network with what is taken in it."""
     for region in regions:
         if region.taken:
             optimized = _replaced(optimized, region.module, region.made())
-    return optimized if any(region.taken for region in regions) else None
+    return optimized
 
 
 def _replaced(model: nn.Module, old: nn.Module, new: nn.Module) -> nn.Module:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import torch
@@ -24,30 +24,29 @@ def is_compiled(model: nn.Module) -> bool:
 
 
 def taken_network(
-    model: nn.Module, optimized: nn.Module | None, inputs: tuple[Tensor, ...], to_compile: nn.Module | None
+    networks: Mapping[str, nn.Module], to_compile: Mapping[str, nn.Module], inputs: tuple[Tensor, ...]
 ) -> tuple[nn.Module, WholeNetwork]:
-    """The fastest, which shares nothing with the model, and how long each took. To be called without gradients.
+    """The fastest, and how long each took. To be called without gradients.
 
     Args:
-        model: as it was: it stays unless another is clearly faster.
-        optimized: the network with its layers' choices; None where there are none.
-        to_compile: as it was, too, but not the model itself. None: nothing is compiled.
+        networks: "dense", the model as it was, which stays unless another is clearly faster: then a copy of it is
+            returned; and "sparse", with its layers' choices, if there are any.
+        to_compile: the same as they are to be compiled, and not the model itself; or none.
     """
-    networks = {"dense": model}
-    if optimized is not None:
-        networks["sparse"] = optimized
+    timed = dict(networks)
     failed = {}
-    for name in list(networks) if to_compile is not None else ():
+    for name, network in to_compile.items():
         try:
-            networks[f"{name}, compiled"] = _compiled(to_compile if name == "dense" else optimized, inputs)
+            timed[f"{name}, compiled"] = _compiled(network, inputs)
         except Exception as error:  # of the compiler: whatever it is
             error = getattr(error, "inner_exception", error)  # what a backend raised
             first_line = str(error).strip().partition("\n")[0]
             failed[f"{name}, compiled"] = f"{type(error).__name__}: {first_line}"
-    ways = {name: partial(network, *inputs) for name, network in networks.items()}
+    ways = {name: partial(network, *inputs) for name, network in timed.items()}
     device = inputs[0].device.type
     taken, us = timing.faster_way("dense", timing.times_of(ways, "dense", device))
-    return copy.deepcopy(model) if taken == "dense" else networks[taken], WholeNetwork(taken, us, failed)
+    result = copy.deepcopy(timed["dense"]) if taken == "dense" else timed[taken]
+    return result, WholeNetwork(taken, us, failed)
 
 
 def _compiled(network: nn.Module, inputs: tuple[Tensor, ...]) -> nn.Module:
