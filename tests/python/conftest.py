@@ -135,6 +135,19 @@ def data(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="module")
+def cxx(tmp_path_factory):
+    """What torch._inductor compiles with: its own choice, or else the system's."""
+    import torch._inductor.config
+    from compilers import LIBRARY, SYSTEM, sharing_compiler
+
+    found = sharing_compiler(tmp_path_factory.mktemp("compiler"))
+    if found is None:
+        pytest.skip(f"neither g++ nor {SYSTEM} links {LIBRARY.decode()}, as PyTorch does; set CXX to one that does")
+    with torch._inductor.config.patch({"cpp.cxx": (None, found)}):
+        yield found
+
+
 @pytest.fixture
 def choose(monkeypatch):
     """choose(way, ...): fusedsc.sparse.optimize finds that to be the fastest from then on (sparse_choices.py)."""

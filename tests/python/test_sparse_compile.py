@@ -264,6 +264,7 @@ NO_BREAKS = {
 }
 
 
+@pytest.mark.usefixtures("cxx")
 @pytest.mark.parametrize("kind", NO_BREAKS)
 def test_no_graph_breaks(kind, choose, own_fronts, cudnn):
     """By PyTorch's own compiler, each choice and what goes with it."""
@@ -292,6 +293,7 @@ def test_compiled_networks_are_captured(way, choose):
         assert set(timing._captured(ways)) == {"a", "b"}
 
 
+@pytest.mark.usefixtures("cxx")
 def test_real_times(store):
     """By PyTorch's own compiler: the least is taken."""
     model = network(lambda: nn.Sequential(nn.Conv2d(8, 8, 3), nn.GELU(), nn.Conv2d(8, 8, 1), nn.Sigmoid()))
