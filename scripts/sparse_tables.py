@@ -44,17 +44,18 @@ def sparse_on_gpu() -> str:
 
 
 def sparse_networks() -> str:
-    """Whole networks on a GPU, as optimize leaves them."""
+    """Whole networks on a GPU, as optimize leaves them. Taken: which whole network, where compiling was asked for."""
     rows = []
     for record in of(results(f"{GPU}/sparse_network_without_tf32"), batch=1):
         counts = (str(record["choices"].get(choice, "-")) for choice in ("dense", "own", "ecr", "pecr", "folded"))
         times = (ms(us) for us in (record["ours_us"], record["pytorch_us"], record["us_beside"]["torch.sparse"]))
-        rows.append((record["case"], f"{record['zeros']:.2f}", *counts, *times, f"{record['ratio']:.2f}"))
+        taken = record["whole"]["taken"] if "whole" in record else "-"
+        rows.append((record["case"], f"{record['zeros']:.2f}", *counts, taken, *times, f"{record['ratio']:.2f}"))
     choices, times = (
         ("dense", "ours, dense", "ECR", "PECR", "folded"),
         ("ours, ms", "PyTorch, ms", "`torch.sparse`, ms"),
     )
-    numbers = ("zeros", *choices, *times, "gain")
+    numbers = ("zeros", *choices, "taken", *times, "gain")
     return table(("network", *numbers), rows, len(numbers))
 
 

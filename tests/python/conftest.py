@@ -135,6 +135,19 @@ def data(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="module")
+def cxx(tmp_path_factory):
+    """What torch._inductor compiles with: its own choice, or else the system's."""
+    import torch._inductor.config
+    from compilers import LIBRARY, SYSTEM, sharing_compiler
+
+    found = sharing_compiler(tmp_path_factory.mktemp("compiler"))
+    if found is None:
+        pytest.skip(f"neither g++ nor {SYSTEM} links {LIBRARY.decode()}, as PyTorch does; set CXX to one that does")
+    with torch._inductor.config.patch({"cpp.cxx": (None, found)}):
+        yield found
+
+
 @pytest.fixture
 def choose(monkeypatch):
     """choose(way, ...): fusedsc.sparse.optimize finds that to be the fastest from then on (sparse_choices.py)."""
@@ -153,3 +166,32 @@ def own_fronts(choose, monkeypatch):
     from fusedsc.sparse import timing
 
     monkeypatch.setattr(timing, "fastest_of", lambda ways, device_type: "own" if "own" in ways else next(iter(ways)))
+
+
+@pytest.fixture
+def cudnn(monkeypatch):
+    """As if cuDNN's fused operators were there: they are computed by PyTorch's functions, and noted with their
+    arguments."""
+    from fusedsc.sparse import folded, measuring
+
+    calls = []
+
+    def add_relu(x, weight, z, bias, *window):
+        calls.append(("add_relu", x, weight, bias, z, *window) if z.any() else ("relu", x, weight, bias, None, *window))
+        y = torch.nn.functional.conv2d(x, weight, bias, *window)
+        assert y.shape == z.shape, "the operator does not check it"
+        return torch.relu(y + z)
+
+    monkeypatch.setattr(folded, "cudnn_add_relu", add_relu)
+    for module in (folded, measuring):
+        monkeypatch.setattr(module, "fuses_relu", lambda device: True)
+    return calls
+
+
+@pytest.fixture
+def unfused(monkeypatch):
+    """As if cuDNN had no fused convolutions, on a GPU, too: what fusedsc.sparse.optimize folds depends on it."""
+    from fusedsc.sparse import folded, measuring
+
+    for module in (folded, measuring):
+        monkeypatch.setattr(module, "fuses_relu", lambda device: False)

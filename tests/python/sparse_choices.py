@@ -17,12 +17,13 @@ FASTEST = {
     "folded": ("folded", "dense", "ecr", "pecr", "own"),
 }
 OUTPUTS = ("dense", "compressed")
+NETWORKS = ("dense", "sparse", "dense, compiled", "sparse, compiled")
 
 
 def times_of(way, whole="sparse", output="dense", block="layers", cats="concatenated"):
     """In the place of ``fusedsc.sparse.timing.times_of``: one way is always the fastest, where there is such a way.
 
-    `whole`: what is found of the whole network, of the ways "dense" and "sparse"; `output`: of maps between layers;
+    `whole`: what is found of the whole network, of NETWORKS; `output`: of maps between layers;
     `block`: of a fused block, of the ways "block" and "layers"; `cats`: of growing concatenations, of the ways
     "concatenated" and "joined"."""
 
@@ -33,7 +34,7 @@ def times_of(way, whole="sparse", output="dense", block="layers", cats="concaten
         for names, fastest in pairs:
             if set(ways) == set(names):
                 return [{name: 20.0 if name == fastest else 30.0 for name in ways}] * 3
-        order = (whole, "dense", "sparse") if "sparse" in ways else FASTEST[way]
+        order = (whole, *NETWORKS) if ways.keys() & NETWORKS[1:] else FASTEST[way]
         return [{name: 10.0 * (1 + order.index(name)) for name in ways}] * 3
 
     return times

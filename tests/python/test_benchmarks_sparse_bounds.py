@@ -208,3 +208,14 @@ def test_what_was_not_measured_stands_beside_the_paper():
     assert "| Fig. 9: vgg19, whole, over dense | 1.97 | - | - |" in table
     assert "| Fig. 14: regnet_x_16gf, share of converting, ECR | 47% | - | - |" in table
     assert "regnet_x_16gf, share of converting, PECR" not in table, "the paper has none"
+
+
+def test_networks_with_and_without_compiling(monkeypatch):
+    """Records from before there was any say nothing of it."""
+    old = sparse_tables.results("h200/sparse_network_without_tf32")[0]
+    assert "whole" not in old
+    new = {**old, "whole": {"taken": "sparse, compiled", "us": {}, "failed": {}}}
+    monkeypatch.setattr(sparse_tables, "results", lambda name: [new, old])
+    of_new, of_old = sparse_tables.sparse_networks().splitlines()[-2:]
+    assert " | sparse, compiled | " in of_new
+    assert of_new.replace("sparse, compiled", "-") == of_old

@@ -6,6 +6,7 @@ import math
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -53,7 +54,7 @@ def small(monkeypatch):
     monkeypatch.setattr(suites, "SPARSE_LAYERS", layers)
     monkeypatch.setattr(suites, "SPARSE_NETWORKS", (SparseNetwork("tiny", (40, 90), 16),))
     monkeypatch.setattr(torchvision.models, "get_model", lambda name: Network())
-    monkeypatch.setattr("benchmarks.workloads.compiled", lambda function: torch.compile(function, backend="eager"))
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
 
 
 @pytest.fixture
@@ -96,6 +97,19 @@ def test_compiled_variants_are_opponents_in_float32(run, suite, tf32):
     for record in kept:
         assert set(record["pytorch_us_of_all"]) == EAGER | COMPILED
         assert "failed" not in record
+
+
+@pytest.mark.parametrize("taken", ["dense", "dense, compiled", "sparse", "sparse, compiled"])
+def test_ours_is_what_a_user_who_compiles_has(run, monkeypatch, taken, choose):
+    choose("ecr", whole=taken)
+    _, found = run("--suite", "sparse_network", "--compile")
+    (record,) = found["sparse_network"]
+    whole = record["whole"]
+    assert (whole["taken"], whole["failed"]) == (taken, {})
+    assert set(whole["us"]) == {"dense", "sparse", "dense, compiled", "sparse, compiled"}
+    assert (record["choices"]["ecr"] > 0) == taken.startswith("sparse")
+    _, found = run("--suite", "sparse_network")
+    assert "whole" not in found["sparse_network"][0]
 
 
 @pytest.mark.parametrize("compiler", [failing, wrong])

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch._inductor.config
 import torchvision
-from compilers import LIBRARY, SYSTEM, sharing_compiler
+from compilers import SYSTEM, sharing_compiler
 
 import fusedsc
 from fusedsc import functional, nn, plain
@@ -162,16 +162,6 @@ def test_onnx_asks_for_plain_operators(monkeypatch):
     assert not [node for node in program.graph.nodes if "fusedsc" in str(node.target)]
 
 
-@pytest.fixture(scope="module")
-def compiler(tmp_path_factory):
-    """What torch._inductor compiles with: its own choice, or else the system's."""
-    found = sharing_compiler(tmp_path_factory.mktemp("compiler"))
-    if found is None:
-        pytest.skip(f"neither g++ nor {SYSTEM} links {LIBRARY.decode()}, as PyTorch does; set CXX to one that does")
-    with torch._inductor.config.patch({"cpp.cxx": (None, found)}):
-        yield found
-
-
 @pytest.mark.skipif(not shutil.which(SYSTEM), reason=f"there is no {SYSTEM}")
 def test_a_compiler_with_a_library_of_its_own_is_passed_over(tmp_path):
     static = tmp_path / "g++"
@@ -181,7 +171,7 @@ def test_a_compiler_with_a_library_of_its_own_is_passed_over(tmp_path):
     assert sharing_compiler(tmp_path, ("no such compiler", str(static), SYSTEM)) == SYSTEM
 
 
-@pytest.mark.usefixtures("compiler")
+@pytest.mark.usefixtures("cxx")
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
 @pytest.mark.parametrize("squeezes", [None, 3])
 def test_aot_inductor(squeezes, tmp_path):
@@ -210,7 +200,7 @@ class Autocast(torch.nn.Module):
             return self.module(x)
 
 
-@pytest.mark.usefixtures("compiler")
+@pytest.mark.usefixtures("cxx")
 @pytest.mark.cpu_only("autocast of CPUs")
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
 def test_aot_inductor_with_autocast(tmp_path):

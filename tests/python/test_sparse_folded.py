@@ -1,13 +1,14 @@
 """fusedsc.sparse.optimize: PyTorch's convolutions with BatchNorm, ReLU and residual sums folded in."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
 import torch.nn.functional as F
 import torchvision
-from sparse_choices import LAYOUTS, counting_times_of, goes_on_as, optimized_of, rows_of
-from test_sparse_optimize import choices, image, network
+from sparse_choices import LAYOUTS, counting_times_of, goes_on_as, loaded, optimized_of, rows_of, saved
+from test_sparse_optimize import Net, choices, image, network
 from torch import fx, nn
 
 import fusedsc
@@ -16,24 +17,6 @@ from fusedsc.sparse.concatenations import joined
 from fusedsc.sparse.decisions import find, key_of
 from fusedsc.sparse.folded import FoldedConv2d
 from fusedsc.sparse.layers import DenseConv2d
-
-
-@pytest.fixture
-def cudnn(monkeypatch):
-    """As if cuDNN's fused operators were there: they are computed by PyTorch's functions, and noted with their
-    arguments."""
-    calls = []
-
-    def add_relu(x, weight, z, bias, *window):
-        calls.append(("add_relu", x, weight, bias, z, *window) if z.any() else ("relu", x, weight, bias, None, *window))
-        y = F.conv2d(x, weight, bias, *window)
-        assert y.shape == z.shape, "the operator does not check it"
-        return F.relu(y + z)
-
-    monkeypatch.setattr(folded, "cudnn_add_relu", add_relu)
-    for module in (folded, measuring):
-        monkeypatch.setattr(module, "fuses_relu", lambda device: True)
-    return calls
 
 
 def check_exact(found, model, x):
@@ -89,7 +72,7 @@ class Residual(nn.Module):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_equals_the_network_in_double_precision(dtype, layout, choose):
+def test_equals_the_network_in_double_precision(dtype, layout, choose, unfused):
     choose("folded")
     model = network().to(dtype)
     x = image().to(dtype, memory_format=layout)
@@ -124,10 +107,12 @@ def test_cudnn_has_the_relu(choose, cudnn):
     cudnn.clear()
     check_exact(optimized, model, x)
     found = {name for name, choice in choices(optimized).items() if choice == "folded"}
-    # All but what is called twice: without a BatchNorm, too. SiLU is no activation of cuDNN's operator.
-    assert found == {"stem", "features.0", "features.4", "features.7", "grouped", "depthwise", "last"}
+    # All but what is called twice: without a BatchNorm, too. SiLU is no activation of cuDNN's operator, and "same" no
+    # padding: with neither a BatchNorm nor that launch nothing is saved.
+    assert found == {"stem", "features.0", "features.7", "grouped", "depthwise", "last"}
     assert [call[0] for call in cudnn] == ["relu"] * 5
-    assert not any(isinstance(module, nn.ReLU) for module in optimized.features.modules())
+    left = [name for name, module in optimized.named_modules() if isinstance(module, nn.ReLU)]
+    assert left == ["features.5"]
     by_name = {name: optimized.get_submodule(name) for name in ("stem", "features.0", "grouped", "depthwise", "last")}
     windows = [call[5:] for call in cudnn]
     assert ((2, 2), (1, 1), (1, 1), 2) in windows
@@ -146,7 +131,29 @@ def test_a_bias_is_always_given(choose, cudnn):
     assert torch.equal(cudnn[-1][3], torch.zeros(8))
 
 
-def test_nothing_is_folded_where_nothing_is_saved(choose):
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_types_that_cudnn_does_not_fuse(dtype, choose, cudnn):
+    """What is folded by itself is then: what has a BatchNorm."""
+    choose("folded")
+    model, x = network().to(dtype), image().to(dtype)
+    optimized = optimized_of(model, x)
+    check_exact(optimized, model, x)
+    found = {name for name, choice in choices(optimized).items() if choice == "folded"}
+    fused = {"stem", "grouped", "depthwise", "last"} if dtype == torch.bfloat16 else set()
+    assert found == {"features.0", "features.7"} | fused
+    assert bool(cudnn) == bool(fused)
+
+
+def test_a_folded_layer_may_be_converted(cudnn):
+    layer, x = FoldedConv2d(torch.randn(4, 3, 3, 3), torch.randn(4), activation="relu").eval(), torch.randn(2, 3, 8, 8)
+    layer(x)
+    assert len(cudnn) == 1
+    layer = layer.double()
+    torch.testing.assert_close(layer(x.double()), F.relu(F.conv2d(x.double(), layer.weight, layer.bias)))
+    assert len(cudnn) == 1
+
+
+def test_nothing_is_folded_where_nothing_is_saved(choose, unfused):
     choose("folded")
     model = network(lambda: nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3)))
     optimized = optimized_of(model, image())
@@ -167,6 +174,12 @@ def test_residual_sums(change, layout, choose, cudnn):
     holder = "down.0" if change else "conv2"
     assert [name for name, row in rows_of(optimized).items() if row.has_sum] == [holder]
     assert cudnn[1][2] is optimized.get_submodule(holder).weight
+    # The other branch's bias would be a launch; here it costs nothing.
+    other = optimized.get_submodule("conv2" if change else "down.0")
+    assert other.bias is None
+    shifts = [norm.bias - norm.running_mean * norm.weight / (norm.running_var + norm.eps).sqrt()
+              for norm in (model.norm2, model.down[1])]  # fmt: skip
+    torch.testing.assert_close(cudnn[1][3], sum(shifts).detach())
     left = [node for node in optimized.graph.nodes if node.op not in ("placeholder", "output")]
     assert [node.target for node in left if node.op == "call_module"] == (
         ["conv1", "conv2", "down.0", "last"] if change else ["conv1", "down.0", "conv2", "last"]
@@ -174,6 +187,49 @@ def test_residual_sums(change, layout, choose, cudnn):
     assert len(left) == 4
     other = torch.randn(3, 3, 32, 24)
     check_exact(optimized, model, other)
+
+
+@pytest.mark.parametrize("change", ["", "branches change places"])
+@pytest.mark.parametrize("way", ["dense", "ecr"])
+@pytest.mark.parametrize("of", ["sum", "other"])
+def test_biases_that_stay(of, way, change, choose, cudnn, monkeypatch):
+    """Where only one of both branches is folded."""
+    choose("folded")
+    with_sum, beside = ("down.0", "conv2") if change else ("conv2", "down.0")
+    other = with_sum if of == "sum" else beside
+    timed = measuring._Measuring._timed
+
+    def deciding(self, layer, made, *args):
+        found = timed(self, layer, made, *args)
+        return replace(found, choice=way) if layer.name == other else found
+
+    monkeypatch.setattr(measuring._Measuring, "_timed", deciding)
+    model, x = network(Residual, change), image()
+    optimized = optimized_of(model, x)
+    check_exact(optimized, model, x)
+    (folded_one,) = {with_sum, beside} - {other}
+    assert (choices(optimized)[other], choices(optimized)[folded_one]) == (way, "folded")
+    assert optimized.get_submodule(folded_one).bias is not None
+
+
+def test_a_bias_that_moves_is_in_no_time_of_its_layer(choose, cudnn, monkeypatch):
+    """Or what is one launch would be timed as two."""
+    counted, biases, conv2d = [], [0], F.conv2d
+
+    def counting(x, weight, bias=None, *args):
+        biases[0] += bias is not None
+        return conv2d(x, weight, bias, *args)
+
+    monkeypatch.setattr(F, "conv2d", counting)
+    monkeypatch.setattr(folded, "cudnn_add_relu", lambda x, weight, z, bias, *window: z.relu())
+    choose("folded")
+    counting_times, times = counting_times_of(biases, counted, lambda ways: "folded" in ways), timing.times_of
+    monkeypatch.setattr(timing, "times_of", lambda *args: (counting_times(*args), times(*args))[1])
+    for change in ("", "branches change places", "broadcast"):
+        counted.clear()
+        optimized_of(network(Residual, change), image())
+        # Of conv1, and of both branches in the order of the graph.
+        assert [counts["folded"] for counts in counted] == [0, 0, 1 if change == "broadcast" else 0]
 
 
 @pytest.mark.parametrize(
@@ -240,9 +296,15 @@ def test_an_operator_that_refuses_is_passed_over(error, choose, cudnn, monkeypat
     monkeypatch.setattr(folded, "cudnn_add_relu", refusing)
     optimized = optimized_of(model, x)
     row = rows_of(optimized)["conv1"]
-    assert (row.choice, row.folded_us) == ("dense", None)
-    assert row.reason.endswith("not folded: cuDNN has no engine")
+    assert row.choice == "folded", "with its BatchNorm it is a launch less without cuDNN's, too"
+    assert row.reason.endswith("ReLU is not folded: cuDNN has no engine")
     check_exact(optimized, model, x)
+    check_exact(loaded(saved(optimized)), model, x)
+
+    model = network(lambda: nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU()))
+    row = rows_of(optimized_of(model, x))["0"]
+    assert (row.choice, row.folded_us) == ("dense", None)
+    assert row.reason.endswith("ReLU is not folded: cuDNN has no engine")
 
 
 @pytest.mark.parametrize("way", ["copied", "saved", "exported", "compiled", "state"])
@@ -316,9 +378,14 @@ def test_the_fused_operator_is_not_given_what_it_does_not_check(given, cudnn):
 
 def test_autocast_is_obeyed(cudnn):
     layer, x = FoldedConv2d(torch.randn(4, 3, 3, 3), activation="relu").eval(), torch.randn(2, 3, 8, 8)
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast(x.device.type, torch.bfloat16):
         assert layer(x).dtype == torch.bfloat16
+        assert layer(x, layer(x)).dtype == torch.bfloat16
     assert not cudnn
+    if x.is_cuda:
+        with torch.autocast("cpu", torch.bfloat16):  # is nothing to maps on a GPU
+            assert layer(x).dtype == torch.float32
+        assert len(cudnn) == 1
 
 
 @pytest.mark.parametrize("setting", ["enabled", "deterministic"])
@@ -374,8 +441,8 @@ def test_a_sum_is_another_problem():
     assert all(find(key, {}) is None for key in keys)
 
 
-@pytest.mark.parametrize(("name", "sums"), [("resnet18", 8), ("regnet_x_400mf", 22)])
-def test_residual_networks(name, sums, choose, cudnn):
+@pytest.mark.parametrize(("name", "sums", "projections"), [("resnet18", 8, 3), ("regnet_x_400mf", 22, 4)])
+def test_residual_networks(name, sums, projections, choose, cudnn):
     """Of each block the sum is in the last convolution; no BatchNorm, ReLU or addition is left."""
     choose("folded")
     model = network(lambda: torchvision.models.get_model(name, num_classes=10))
@@ -385,6 +452,7 @@ def test_residual_networks(name, sums, choose, cudnn):
     assert sum(row.has_sum for row in rows_of(optimized).values()) == sums
     assert not any(isinstance(module, nn.BatchNorm2d | nn.ReLU) for module in optimized.modules())
     assert not [node for node in optimized.graph.nodes if "add" in str(node.target)]
+    assert sum(isinstance(one, FoldedConv2d) and one.bias is None for one in optimized.modules()) == projections
 
 
 def test_zeros_to_add_are_kept_for_maps_of_a_size(cudnn):
@@ -427,6 +495,21 @@ def test_cudnn_itself(layout):
             poison = torch.full_like(z, float("nan"))
             del poison
             assert ((found() - exact).abs().max() / scale) < allowed
+
+
+@pytest.mark.gpu_only
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_networks_with_cudnn_itself(dtype, layout, choose):
+    """Whichever convolutions it takes: float64 has none."""
+    choose("folded")
+    for kind in (Net, Residual):
+        model, x = network(kind).to(dtype), image().to(dtype, memory_format=layout)
+        optimized = optimized_of(model, x)
+        check_exact(optimized, model, x)
+        found = choices(optimized)
+        with_norms = [name for name in ("features.0", "features.7", "conv1", "conv2", "down.0") if name in found]
+        assert {found[name] for name in with_norms} == {"folded"}
 
 
 class Growing(nn.Module):

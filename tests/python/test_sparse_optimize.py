@@ -473,7 +473,7 @@ def test_reports_of_others(function):
         function(3)
 
 
-def test_the_table(choose, capsys):
+def test_the_table(choose, capsys, unfused):
     choose("pecr")
     optimized = fusedsc.sparse.optimize(network(), image())
     said = capsys.readouterr().err

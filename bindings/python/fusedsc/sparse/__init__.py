@@ -3,7 +3,7 @@
 from ..compressed_map import CompressedMap
 from .layers import SparseConv2d
 from .optimizing import optimize, report, restore
-from .report import LayerChoice, SparseReport
+from .report import LayerChoice, SparseReport, WholeNetwork
 from .weights import pack_weight
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "LayerChoice",
     "SparseConv2d",
     "SparseReport",
+    "WholeNetwork",
     "optimize",
     "pack_weight",
     "report",

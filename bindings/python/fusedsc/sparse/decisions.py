@@ -52,7 +52,13 @@ Configs = Mapping[str, Sequence[str]]
 
 
 def key_of(
-    layer: Layer, x: Tensor, ways: Sequence[str], sparsity: float, configs: Configs, has_sum: bool = False
+    layer: Layer,
+    x: Tensor,
+    ways: Sequence[str],
+    sparsity: float,
+    configs: Configs,
+    has_sum: bool = False,
+    without_bias: bool = False,
 ) -> str:
     """Everything that the times depend on: another machine, version or setting of PyTorch is another key, and so are
     other sources of our kernels, and other configs."""
@@ -73,6 +79,8 @@ def key_of(
         key["front"] = [type(layer.front.norm).__name__, layer.front.activation]
     if has_sum:
         key["sum"] = True
+    if without_bias:
+        key["folded"] = "without bias"
     if configs:
         key["configs"] = {way: list(texts) for way, texts in configs.items()}
     return json.dumps(key, sort_keys=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import torch
@@ -41,6 +42,9 @@ def cudnn_add_relu(x: Tensor, weight: Tensor, z: Tensor, bias: Tensor, *window: 
     return torch.cudnn_convolution_add_relu(x, weight, z, 1.0, bias, *window)
 
 
+FUSED_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+"""Of others cuDNN has no fused convolution, and its operator refuses."""
+
 MOST_ZEROS = 2**24
 """Bytes of a map of zeros that a layer keeps to be added. Of larger maps a launch more does not matter."""
 
@@ -57,14 +61,17 @@ class FoldedConv2d(nn.Module):
 
     Args:
         weight: [M, C // groups, Kh, Kw].
-        bias: [M], or None for zeros.
+        bias: [M], or None for zeros, which without an activation are not added.
         stride, padding, dilation, groups: as ``nn.Conv2d`` has them; the padding may be "same".
         activation: as in :func:`fusedsc.functional.ecr_conv2d`.
         memory_format: what the weight is laid out in; that of the maps to come, so that no call converts it.
+        may_fuse: whether cuDNN's fused launch may be taken; False where it refuses such a convolution.
 
     Shape:
         x [N, C, H, W], and what is added, if it is given, [N, M, OH, OW]; to [N, M, OH, OW].
     """
+
+    may_fuse = True  # of layers that were saved before there was a choice
 
     def __init__(
         self,
@@ -76,19 +83,27 @@ class FoldedConv2d(nn.Module):
         groups: int = 1,
         activation: str = "identity",
         memory_format: torch.memory_format = torch.contiguous_format,
+        may_fuse: bool = True,
     ) -> None:
         super().__init__()
         # Not .to(): of 1x1 windows that changes no strides.
         laid_out = torch.empty_like(weight, memory_format=memory_format).copy_(weight.detach())
         self.register_buffer("weight", laid_out)
-        # Without one the fused operator makes zeros in each call.
-        self.register_buffer("bias", weight.new_zeros(len(weight)) if bias is None else bias.detach())
+        if bias is None and activation != "identity":  # the fused operator would make zeros in each call
+            bias = weight.new_zeros(len(weight))
+        self.register_buffer("bias", None if bias is None else bias.detach())
         self.stride, self.padding, self.dilation, self.groups = stride, padding, dilation, groups
-        self.activation = activation
+        self.activation, self.may_fuse = activation, may_fuse
         self._zeros: Tensor | None = None
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_zeros": None}
+
+    def with_bias(self, bias: Tensor | None) -> FoldedConv2d:
+        """The layer with the same weight and another bias, or without an activation with none."""
+        changed = copy.copy(self)
+        changed._buffers = {**self._buffers, "bias": bias}
+        return changed
 
     def forward(self, x: Tensor, z: Tensor | None = None) -> Tensor:
         """activation(conv(x)), or with z activation(conv(x) + z).
@@ -99,7 +114,7 @@ class FoldedConv2d(nn.Module):
         """
         check_inference(self)
         self._check_gradients(x, z)
-        if self._is_fused(x, z):
+        if self.is_fused(x, z):
             window = self.stride, self.padding, self.dilation, self.groups
             return cudnn_add_relu(x, self.weight, self._nothing(x) if z is None else z, self.bias, *window)
         y = F.conv2d(x, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
@@ -107,15 +122,15 @@ class FoldedConv2d(nn.Module):
             y = y + z
         return IN_PLACE[self.activation](y)
 
-    def _is_fused(self, x: Tensor, z: Tensor | None) -> bool:
-        """The operator checks no sizes, and autocast does not know it."""
+    def is_fused(self, x: Tensor, z: Tensor | None = None) -> bool:
+        """Whether cuDNN's launch has all of it. The operator checks no sizes, and autocast does not know it."""
         weight = self.weight
-        if self.activation != "relu" or torch.compiler.is_compiling() or is_exporting():
+        if self.activation != "relu" or not self.may_fuse or torch.compiler.is_compiling() or is_exporting():
             return False
         if not isinstance(x, Tensor) or not fuses_relu(x.device):
             return False
         fits = x.dim() == 4 and x.shape[1] == weight.shape[1] * self.groups and 0 < x.numel() < 2**31
-        fits = fits and (x.dtype, x.device) == (weight.dtype, weight.device)
+        fits = fits and x.dtype in FUSED_DTYPES and (x.dtype, x.device) == (weight.dtype, weight.device)
         if not fits or isinstance(self.padding, str) or torch.is_autocast_enabled(x.device.type):
             return False
         if z is None:

@@ -70,14 +70,19 @@ class SparseConv2d(nn.Module):
             ValueError: as the operator; x requires a gradient, and grad mode is on.
         """
         check_inference(self)
-        if not torch.compiler.is_compiling() and self._packed_of != _state_of(self.weight):
-            self._pack()
+        if not torch.compiler.is_compiling():
+            self.pack_changed()
         tensors, window = (x, self.weight, self.bias), (self.stride, self.padding)
         config = self.config if self.config and x.device.type == self.config_device else ""
         last = self.packed, self.compressed_output, config
         if self.pooling is None:
             return functional.ecr_conv2d(*tensors, *window, self.dilation, self.groups, self.activation, *last)
         return functional.pecr_conv2d(*tensors, *window, *self.pooling, self.dilation, self.groups, *last)
+
+    def pack_changed(self) -> None:
+        """Packs the weight again where it was written to or replaced."""
+        if self._packed_of != _state_of(self.weight):
+            self._pack()
 
     def configs(self, x: Tensor, most: int) -> list[str]:
         """What ``config`` may be for x: what the registry chooses first, then what it would try next.

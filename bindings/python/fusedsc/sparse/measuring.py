@@ -47,6 +47,7 @@ def measure(
                 region.is_met = True
                 given = _in_order(region.layers.graph, args, kwargs)
                 _Measuring(region, again, configs, tick).run(*given)
+                _move_biases(region)
                 if region.is_block and region.taken:
                     _compare_block(region, given)
                 if region.taken:
@@ -116,10 +117,12 @@ class _Measuring(fx.Interpreter):
             made["folded"] = folded
         has_sum = folded is not None and layer.sum is not None
         configs = self._configs(made, read)
-        key = key_of(layer, x, list(made), sparsity, configs, has_sum)
+        without_bias = folded is not None and self._bias_moves(layer, read)
+        key = key_of(layer, x, list(made), sparsity, configs, has_sum, without_bias)
         found = None if self.again else find(key, configs)
         if found is None:
-            found = self._timed(layer, made, configs, x, has_sum)
+            timed = {**made, "folded": folded.with_bias(None)} if without_bias else made
+            found = self._timed(layer, timed, configs, x, has_sum)
             keep(key, found)
         if found.choice != "dense":
             self.region.taken[layer] = made[found.choice]
@@ -128,6 +131,14 @@ class _Measuring(fx.Interpreter):
             if found.own_front and layer.front is not None:
                 self.region.own_fronts[layer] = layer.own_front()
         return LayerChoice(name, sparsity, **asdict(found), reason=reason, has_front=has_front, has_sum=has_sum)
+
+    def _bias_moves(self, layer: Layer, read: Tensor) -> bool:
+        """Whether the folded layer's bias, which is a launch of its own, goes to the sum that its result is added in.
+        Of a sum that is still to be measured it is expected."""
+        if layer.beside is None or layer.beside.sum is None or not fuses_relu(read.device):
+            return False
+        row = self.region.rows.get(layer.beside)
+        return row is None or (row.has_sum and row.choice == "folded")
 
     def _configs(self, made: Made, read: Tensor) -> Configs:
         """Of those ways that have several configs what is to be tried."""
@@ -196,17 +207,28 @@ class _Measuring(fx.Interpreter):
 def _folded(layers: LayerGraph, layer: Layer, read: Tensor) -> tuple[FoldedConv2d | None, str]:
     """The layer folded, of what it reads, where that may be another thing than what is there; and what is not, and why.
     The sum stays the layer's only where it is folded, too."""
-    fuses, why_not = fuses_relu(read.device), ""
-    if layer.sum is not None and fuses:
-        why_not = _refusal(made := layer.made_folded(read), read, layer.dense(layers, read))
-        if not why_not:
-            return made, ""
-        why_not = f"the sum is not folded: {why_not}"
+    reasons = []
+    if layer.sum is not None and fuses_relu(read.device):
+        made, z = layer.made_folded(read), layer.dense(layers, read)
+        if made.is_fused(read, z):
+            refusal = _refusal(made, read, z)
+            if not refusal:
+                return made, ""
+            reasons.append(f"the sum is not folded: {refusal}")
     layer.sum = None  # it would be no launch less
-    if layer.norm is None and not (fuses and layer.activation == "relu"):
-        return None, why_not
-    refusal = _refusal(made := layer.made_folded(read), read)
-    return (None, f"not folded: {refusal}") if refusal else (made, why_not)
+    made = layer.made_folded(read)
+    if made.is_fused(read):
+        refusal = _refusal(made, read)
+        if not refusal:
+            return made, "; ".join(reasons)
+        reasons.append(f"ReLU is not folded: {refusal}")
+        made = layer.made_folded(read, may_fuse=False)
+    if layer.norm is None:
+        return None, "; ".join(reasons)
+    refusal = _refusal(made, read)
+    if refusal:
+        return None, "; ".join([*reasons, f"not folded: {refusal}"])
+    return made, "; ".join(reasons)
 
 
 def _refusal(made: FoldedConv2d, *given: Tensor) -> str:
@@ -216,6 +238,16 @@ def _refusal(made: FoldedConv2d, *given: Tensor) -> str:
     except RuntimeError as error:  # NotImplementedError is one
         return str(error).strip().partition("\n")[0] or type(error).__name__
     return ""
+
+
+def _move_biases(region: Region) -> None:
+    """Adds the biases of folded layers to those of the sums that alone read their results: in cuDNN's launch they cost
+    nothing."""
+    for layer, made in list(region.taken.items()):
+        to = region.taken.get(layer.beside)
+        if isinstance(made, FoldedConv2d) and isinstance(to, FoldedConv2d) and region.rows[layer.beside].has_sum:
+            region.taken[layer.beside] = to.with_bias((to.bias.double() + made.bias.double()).to(to.bias.dtype))
+            region.taken[layer] = made.with_bias(None)
 
 
 def _with_config(layer: SparseConv2d, config: str) -> SparseConv2d:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,12 +15,13 @@ from torch import Tensor, nn
 
 from ..arguments import integer
 from ..arguments import module as module_argument
-from . import timing
+from .concatenations import Room
 from .folded import FoldedConv2d
 from .layers import DenseConv2d, SparseConv2d
 from .measuring import measure
 from .regions import Region, find_regions
 from .report import SparseReport
+from .whole import is_compiled, taken_network
 
 __all__ = ["optimize", "report", "restore"]
 
@@ -34,6 +36,7 @@ def optimize(
     *,
     again: bool = False,
     configs: int = 16,
+    compile: bool = False,
     progress: bool = True,
     verbose: bool = True,
 ) -> nn.Module:
@@ -58,6 +61,12 @@ def optimize(
 
     On a GPU all are timed as captured CUDA graphs, with PyTorch's settings as they are (TF32, ``cudnn.benchmark``).
 
+    With ``compile`` the whole network is timed in four ways: as it was, with its layers' choices, and both of these
+    compiled by ``torch.compile(..., dynamic=False)``; the fastest is taken, by the same rule. A compiler that fails
+    leaves its way out, and the report says why. Of what is compiled the first call with other sizes, types or memory
+    formats, or in another grad mode than here (``torch.no_grad()``), compiles anew, and after 8 such calls
+    (``torch._dynamo.config.recompile_limit``) it runs uncompiled.
+
     What was measured of a layer is kept beside the tuner's choices (``fusedsc cache path``) and not measured again: of
     the same sizes, types, settings and versions, with a share of zeros within 0.02. ``FUSEDSC_TUNE=0`` neither reads
     nor keeps any. Pairs of layers and the whole network are timed each time.
@@ -71,6 +80,7 @@ def optimize(
         again: measure what is kept, too.
         configs: of ECR and of PECR each how many are tried, the registry's own choice among them; 1: that alone.
             A CPU's are rows of y that come at a time.
+        compile: try ``torch.compile`` of the whole network, too. It takes a minute or two for a large network.
         progress: show a progress bar, if tqdm is installed.
         verbose: print the report to stderr; :func:`report` has it in any case.
 
@@ -79,9 +89,17 @@ def optimize(
         It is for inference: what is new in it refuses training mode, and what skips zeros or is folded inputs that
         require gradients. It can be exported, compiled, copied and saved. :func:`restore` gives the network before.
 
+        With ``compile``, where that is the fastest, it is the ``OptimizedModule`` of ``torch.compile``, of which
+        ``_orig_mod`` is that copy. :func:`restore` and :func:`report` take either; a copy of it, or what is saved of it
+        and loaded, compiles anew at its first call. The names in its ``state_dict`` begin with ``_orig_mod.``, and
+        ``torch.jit.trace`` refuses it: save, export and trace ``_orig_mod``.
+
+    Warns:
+        UserWarning: ``torch.compile`` failed, and ``verbose`` is off.
+
     Raises:
-        ValueError: ``model`` is no module, is in training mode, neither on a CPU nor on a GPU, or already optimized;
-            ``sample`` holds something else than tensors; ``configs`` is no number from 1 on.
+        ValueError: ``model`` is no module, is in training mode, neither on a CPU nor on a GPU, compiled, or already
+            optimized; ``sample`` holds something else than tensors; ``configs`` is no number from 1 on.
     """
     inputs = _checked(model, sample)
     if not 1 <= integer("configs", configs) < 2**31:
@@ -91,17 +109,32 @@ def optimize(
     with torch.no_grad():
         with _bar(sum(len(region.convolutions) for region in regions), progress) as tick:
             measure(optimized, inputs, regions, again, configs, tick)
-        result, before_us, after_us, taken_back = _installed(optimized, model, inputs, regions)
+        networks, to_compile = {"dense": model}, {}
+        if compile:
+            to_compile["dense"] = _plain(optimized, regions) or copy.deepcopy(model)
+        if any(region.taken for region in regions):
+            networks["sparse"] = _installed(optimized, regions)
+            if compile:
+                to_compile["sparse"] = _installed(optimized, [replace(one, concatenations=None) for one in regions])
+        result, whole = taken_network(networks, to_compile, inputs)
     rows = [region.rows[layer] for region in regions for layer in region.convolutions]
+    concatenations = [region.concatenations for region in regions if region.concatenations is not None]
+    taken_back = whole.is_dense and "sparse" in networks
     if taken_back:
         rows = [replace(row, choice="dense", output="dense", config="") for row in rows]
-    concatenations = [region.concatenations for region in regions if region.concatenations is not None]
-    if taken_back:
+    if not any(isinstance(one, Room) for one in result.modules()):
         concatenations = [replace(one, are_joined=False) for one in concatenations]
-    found = SparseReport(tuple(rows), before_us, after_us, taken_back, tuple(concatenations))
+    before_us, after_us = whole.us["dense"], whole.us[whole.taken]
+    found = SparseReport(
+        tuple(rows), before_us, after_us, taken_back, tuple(concatenations), whole if compile else None
+    )
     _known[result] = found, model
+    if whole.is_compiled:
+        _known[result._orig_mod] = found, model
     if verbose:
         print(found, file=sys.stderr)
+    elif whole.failed:
+        warnings.warn(f"fusedsc.sparse.optimize: {'; '.join(whole.failures())}", stacklevel=2)
     return result
 
 
@@ -144,6 +177,8 @@ def _checked(model: nn.Module, sample: Tensor | Sequence[Tensor]) -> tuple[Tenso
                 f"model: {name} is on {tensor.device}, but what skips zeros runs on CPUs and GPUs; move it with "
                 '.to("cpu") or .to("cuda")'
             )
+    if is_compiled(model):
+        raise ValueError("model: it is compiled; give the network itself, model._orig_mod, and compile=True")
     if any(isinstance(one, SparseConv2d | DenseConv2d | FoldedConv2d) for one in model.modules()):
         raise ValueError("model: it is optimized already; give what fusedsc.sparse.restore(model) returns")
     inputs = tuple(sample) if isinstance(sample, list | tuple) else (sample,)
@@ -168,22 +203,22 @@ def _bar(total: int, progress: bool) -> Iterator[Callable[[], None]]:
 # ---------------------------------------------------------------------------------------------------------- installing
 
 
-def _installed(
-    optimized: nn.Module, model: nn.Module, inputs: tuple[Tensor, ...], regions: list[Region]
-) -> tuple[nn.Module, float, float, bool]:
-    """The network with what is taken in it, and what it takes before and now. A plain copy where it does not gain."""
-    device = inputs[0].device.type
-    if not any(region.taken for region in regions):
-        _, us = timing.faster_way("dense", timing.times_of({"dense": lambda: model(*inputs)}, "dense", device))
-        return optimized, us["dense"], us["dense"], False
+def _plain(optimized: nn.Module, regions: list[Region]) -> nn.Module | None:
+    """The graph of the network as it was; None where it is not traced as a whole, or runs fused. After 8 graphs of one
+    forward ``torch.compile`` leaves that as it is. A graph has a forward of its own, so the model's class keeps its 8.
+    """
+    whole = next((region for region in regions if region.module is optimized), None)
+    if whole is None or whole.is_block or isinstance(optimized, nn.Conv2d):
+        return None
+    return replace(whole, taken={}, own_fronts={}, concatenations=None).made()
+
+
+def _installed(optimized: nn.Module, regions: list[Region]) -> nn.Module:
+    """The network with what is taken in it."""
     for region in regions:
         if region.taken:
             optimized = _replaced(optimized, region.module, region.made())
-    ways = {"dense": lambda: model(*inputs), "sparse": lambda: optimized(*inputs)}
-    choice, us = timing.faster_way("dense", timing.times_of(ways, "dense", device))
-    if choice == "dense":
-        return copy.deepcopy(model), us["dense"], us["dense"], True
-    return optimized, us["dense"], us["sparse"], False
+    return optimized
 
 
 def _replaced(model: nn.Module, old: nn.Module, new: nn.Module) -> nn.Module:

@@ -59,6 +59,8 @@ class Layer:
     """Only where we have a kernel that computes it, too: elsewhere it is other layers' matter."""
     sum: Sum | None = None
     """Behind `nodes`. It is in cuDNN's launch, or as it was."""
+    beside: Layer | None = None
+    """The layer whose sum alone reads this one's result, with nothing between: a bias here may be added there."""
     why_not: str | None = None
     """Why it stays as it is, whatever it takes."""
     why_not_sparse: str | None = None
@@ -95,14 +97,14 @@ class Layer:
         """What the network's own layers make of the sum with z."""
         return _call(layers, [self.sum.relu], y + z)
 
-    def made_folded(self, read: Tensor) -> FoldedConv2d:
+    def made_folded(self, read: Tensor, may_fuse: bool = True) -> FoldedConv2d:
         """As PyTorch's convolution computes what is folded, of maps like that one; with the sum's ReLU."""
         conv = self.conv
         padding = conv.padding if conv.padding == "same" else conv_padding(conv)
         layout = memory_format_of(is_channels_last(read))
         activation = self.activation if self.sum is None else "relu"
         window = conv.stride, padding, conv.dilation, conv.groups
-        return FoldedConv2d(*folded(conv, self.norm), *window, activation, layout).eval()
+        return FoldedConv2d(*folded(conv, self.norm), *window, activation, layout, may_fuse).eval()
 
     def made(self, way: str) -> SparseConv2d | DenseConv2d:
         """The layer as "own", with its front, or as "ecr" or "pecr" computes it, behind the front."""
@@ -231,6 +233,12 @@ def _find_sums(layers: LayerGraph, found: list[Layer]) -> None:
         is_taken = any(one.sum is not None and one.sum.add is add for one in found)
         if not is_taken and not any(is_inplace(layers, one) for one in between):
             layer.sum = Sum(add, relu)
+    ends = {layer.sum.add: layer for layer in found if layer.sum is not None}
+    for layer in found:
+        with_sum = ends.get(layers.only_user(layer.nodes[-1]))
+        is_plain = layer.activation == "identity" and layer.pooling is None
+        if with_sum not in (None, layer) and is_plain and with_sum.conv.out_channels == layer.conv.out_channels:
+            layer.beside = with_sum
 
 
 def _adds(node: fx.Node, y: fx.Node) -> bool:

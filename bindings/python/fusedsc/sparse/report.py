@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-__all__ = ["Concatenations", "LayerChoice", "SparseReport"]
+__all__ = ["Concatenations", "LayerChoice", "SparseReport", "WholeNetwork"]
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class LayerChoice:
     ecr_us: float | None = None
     pecr_us: float | None = None
     folded_us: float | None = None
+    """Without the bias where that can be added in the launch of the next residual sum."""
     reason: str = ""
     """Why it was not measured, or nothing that skips zeros was, or nothing folded."""
     output: str = "dense"
@@ -81,6 +83,48 @@ class Concatenations:
     are_joined: bool
 
 
+AS_IT_WAS, CHOSEN = "as it was", "with its layers' choices"
+NETWORKS = {
+    "dense": AS_IT_WAS,
+    "sparse": CHOSEN,
+    "dense, compiled": f"{AS_IT_WAS} and compiled",
+    "sparse, compiled": f"{CHOSEN} and compiled",
+}
+
+
+@dataclass(frozen=True)
+class WholeNetwork:
+    """The ways in which the whole network was timed: "dense", as it was; "sparse", with its layers' choices, if there
+    are any; "dense, compiled" and "sparse, compiled"."""
+
+    taken: str
+    us: Mapping[str, float]
+    """Microseconds of each that was timed."""
+    failed: Mapping[str, str] = field(default_factory=dict)
+    """Of each that ``torch.compile`` failed at, why."""
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether no layer's choice is in what is taken."""
+        return self.taken.startswith("dense")
+
+    @property
+    def is_compiled(self) -> bool:
+        return self.taken.endswith("compiled")
+
+    def failures(self) -> list[str]:
+        """Each reason once."""
+        found = []
+        for reason in dict.fromkeys(self.failed.values()):
+            ways = [way.partition(",")[0] for way, why in self.failed.items() if why == reason]
+            found.append(f"torch.compile failed of the network {' and '.join(NETWORKS[way] for way in ways)}: {reason}")
+        return found
+
+    def __str__(self) -> str:
+        times = ", ".join(f"{us:.0f} us {NETWORKS[way]}" for way, us in self.us.items())
+        return f"the whole network takes {times}. Taken: {NETWORKS[self.taken]}."
+
+
 @dataclass(frozen=True)
 class SparseReport:
     """What :func:`fusedsc.sparse.optimize` found; printing it gives a table."""
@@ -94,6 +138,13 @@ class SparseReport:
     """Whether layers gained by themselves, but the whole network did not: then all of them are dense."""
     concatenations: tuple[Concatenations, ...] = ()
     """Of those parts that have any that grow."""
+    whole: WholeNetwork | None = None
+    """The whole network in up to four ways; None where compiling was not asked for."""
+
+    @property
+    def compiled(self) -> bool:
+        """Whether the network is compiled now."""
+        return self.whole is not None and self.whole.is_compiled
 
     def __str__(self) -> str:
         times = "dense us|own us|ECR us|PECR us|folded us"
@@ -141,7 +192,10 @@ class SparseReport:
                 f"where each layer adds to one map; {'so it is' if found.are_joined else 'they stay'}"
             )
         if self.taken_back:
-            lines.append("the network as a whole did not gain: all layers are dense again")
+            without = "is faster without" if self.compiled else "did not gain"
+            lines.append(f"the network as a whole {without}: all layers are dense again")
+        if self.whole is not None:
+            lines += [*self.whole.failures(), str(self.whole)]
         return "\n".join(lines)
 
 

@@ -1,0 +1,67 @@
+"""Which whole network is the fastest: as it was, with what was chosen of its layers, or one of these compiled."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from . import timing
+from .layers import SparseConv2d
+from .report import WholeNetwork
+
+__all__ = ["is_compiled", "taken_network"]
+
+
+def is_compiled(model: nn.Module) -> bool:
+    """Whether ``torch.compile`` has made it. Where that has made nothing yet, its module is not even imported."""
+    dynamo = sys.modules.get("torch._dynamo.eval_frame")
+    return dynamo is not None and isinstance(model, dynamo.OptimizedModule)
+
+
+def taken_network(
+    networks: Mapping[str, nn.Module], to_compile: Mapping[str, nn.Module], inputs: tuple[Tensor, ...]
+) -> tuple[nn.Module, WholeNetwork]:
+    """The fastest, and how long each took. To be called without gradients.
+
+    Args:
+        networks: "dense", the model as it was, which stays unless another is clearly faster: then a copy of it is
+            returned; and "sparse", with its layers' choices, if there are any.
+        to_compile: the same as they are to be compiled, and not the model itself; or none.
+    """
+    timed = dict(networks)
+    failed = {}
+    for name, network in to_compile.items():
+        try:
+            timed[f"{name}, compiled"] = _compiled(network, inputs)
+        except Exception as error:  # of the compiler: whatever it is
+            error = getattr(error, "inner_exception", error)  # what a backend raised
+            first_line = str(error).strip().partition("\n")[0]
+            failed[f"{name}, compiled"] = f"{type(error).__name__}: {first_line}"
+    ways = {name: partial(network, *inputs) for name, network in timed.items()}
+    device = inputs[0].device.type
+    taken, us = timing.faster_way("dense", timing.times_of(ways, "dense", device))
+    result = copy.deepcopy(timed["dense"]) if taken == "dense" else timed[taken]
+    return result, WholeNetwork(taken, us, failed)
+
+
+def _compiled(network: nn.Module, inputs: tuple[Tensor, ...]) -> nn.Module:
+    """With what is compiled at the first call, so that no graph is captured of that, and run once more as it is from
+    then on. What others have compiled stays theirs: nothing is reset."""
+    compiled = torch.compile(network, dynamic=False)
+    skipping = [layer for layer in network.modules() if isinstance(layer, SparseConv2d)]
+    if skipping:
+        compiled.register_forward_pre_hook(partial(_pack_changed, skipping))
+    for _ in range(2):
+        compiled(*inputs)
+    return compiled
+
+
+def _pack_changed(layers: Sequence[SparseConv2d], module: nn.Module, args: tuple) -> None:
+    """In front of what is compiled: a graph does not see that a weight was written to since it was packed."""
+    for layer in layers:
+        layer.pack_changed()
