@@ -95,7 +95,7 @@ TEST_P(PointwiseFragmentsGpu, Backward) {
       }
     }
   }
-  EXPECT_GE(used_.size(), 26u);
+  EXPECT_GE(used_.size(), is_half() ? 23u : 26u);
 }
 
 /// Of both factors, with a prologue and without: cut off, they would be far from the rounded ones.
