@@ -20,15 +20,15 @@ struct InputGradient {
 const FragmentInstance<PointwiseInputGradientParameters> kInstances[] = {
 // tiles of 8 positions, columns, parts; blocks that shall fit a multiprocessor, without fusion and with it
 #define FUSEDSC_FRAGMENTS(T, dtype)                                                \
-  fragments_of<InputGradient, T, 2, 32, 1, 7, 4, false>(dtype),                    \
+  fragments_of<InputGradient, T, 2, 32, 1, 7, 3, false>(dtype),                    \
       fragments_of<InputGradient, T, 4, 32, 1, 5, 3, true>(dtype),                 \
       fragments_of<InputGradient, T, 2, 64, 1, 5, 3, true>(dtype),                 \
       fragments_of<InputGradient, T, 4, 64, 1, 3, 2, false>(dtype),                \
       fragments_of<InputGradient, T, 2, 96, 1, 4, by_type<T>(3, 2), false>(dtype), \
       fragments_of<InputGradient, T, 4, 96, 1, 2, 2, false>(dtype),                \
       fragments_of<InputGradient, T, 2, 128, 1, 3, 2, false>(dtype),               \
-      fragments_of<InputGradient, T, 2, 32, 2, 7, by_type<T>(4, 3), false>(dtype), \
-      fragments_of<InputGradient, T, 2, 32, 4, 7, by_type<T>(4, 3), true>(dtype),  \
+      fragments_of<InputGradient, T, 2, 32, 2, 7, 3, false>(dtype), \
+      fragments_of<InputGradient, T, 2, 32, 4, 7, 3, true>(dtype),  \
       fragments_of<InputGradient, T, 2, 64, 4, 5, by_type<T>(3, 2), false>(dtype)
 // with a weight that comes in stages: tiles of 8 positions of a warp, columns of a block, warps along positions, chunks
 // of a stage, stages; blocks, of which 0 with fusion: there is none
