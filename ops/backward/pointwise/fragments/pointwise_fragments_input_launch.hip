@@ -27,8 +27,8 @@ const FragmentInstance<PointwiseInputGradientParameters> kInstances[] = {
       fragments_of<InputGradient, T, 2, 96, 1, 4, by_type<T>(3, 2), false>(dtype), \
       fragments_of<InputGradient, T, 4, 96, 1, 2, 2, false>(dtype),                \
       fragments_of<InputGradient, T, 2, 128, 1, 3, 2, false>(dtype),               \
-      fragments_of<InputGradient, T, 2, 32, 2, 7, 3, false>(dtype), \
-      fragments_of<InputGradient, T, 2, 32, 4, 7, 3, true>(dtype),  \
+      fragments_of<InputGradient, T, 2, 32, 2, 7, 3, false>(dtype),                \
+      fragments_of<InputGradient, T, 2, 32, 4, 7, 3, true>(dtype),                 \
       fragments_of<InputGradient, T, 2, 64, 4, 5, by_type<T>(3, 2), false>(dtype)
 // with a weight that comes in stages: tiles of 8 positions of a warp, columns of a block, warps along positions, chunks
 // of a stage, stages; blocks, of which 0 with fusion: there is none
