@@ -75,6 +75,8 @@ def key_of(
         "window": [conv.stride, conv.padding, conv.dilation, conv.groups, conv.padding_mode],
         "behind": [type(layer.norm).__name__, layer.activation, str(pooling)],
     }
+    if torch.is_autocast_enabled(x.device.type):
+        key["autocast"] = str(torch.get_autocast_dtype(x.device.type))
     if layer.front is not None:
         key["front"] = [type(layer.front.norm).__name__, layer.front.activation]
     if has_sum:

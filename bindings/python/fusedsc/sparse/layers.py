@@ -93,8 +93,9 @@ class SparseConv2d(nn.Module):
         """
         sizes = geometry(x, self.weight, self.stride, self.padding, self.dilation)
         pooling = self.pooling or ((1, 1), (1, 1))
+        tensors = (_autocast(one) for one in (x, self.weight, self.bias))
         return torch.ops.fusedsc._sparse_configs(
-            x, self.weight, self.bias, *sizes, self.groups, self.activation, *pooling, self.packed, most
+            *tensors, *sizes, self.groups, self.activation, *pooling, self.packed, most
         )
 
     def extra_repr(self) -> str:
@@ -223,6 +224,13 @@ def described_window(
 
 def _state_of(weight: Tensor) -> tuple[int, int]:
     return id(weight), -1 if weight.is_inference() else weight._version
+
+
+def _autocast(tensor: Tensor | None) -> Tensor | None:
+    """As our operators read it, which autocast gives another dtype. What only asks for configs it passes by."""
+    if tensor is None or tensor.dtype == torch.float64 or not torch.is_autocast_enabled(tensor.device.type):
+        return tensor
+    return tensor.to(torch.get_autocast_dtype(tensor.device.type))
 
 
 def check_inference(layer: nn.Module) -> None:

@@ -21,7 +21,7 @@ from .layers import DenseConv2d, SparseConv2d
 from .measuring import measure
 from .regions import Region, find_regions
 from .report import SparseReport
-from .whole import is_compiled, taken_network
+from .whole import compiled_part, is_compiled, taken_network
 
 __all__ = ["optimize", "report", "restore"]
 
@@ -64,8 +64,9 @@ def optimize(
     With ``compile`` the whole network is timed in four ways: as it was, with its layers' choices, and both of these
     compiled by ``torch.compile(..., dynamic=False)``; the fastest is taken, by the same rule. A compiler that fails
     leaves its way out, and the report says why. Of what is compiled the first call with other sizes, types or memory
-    formats, or in another grad mode than here (``torch.no_grad()``), compiles anew, and after 8 such calls
-    (``torch._dynamo.config.recompile_limit``) it runs uncompiled.
+    formats, or in another grad mode, autocast or number of threads than here (``torch.no_grad()``), compiles anew. Of a
+    forward there are 8 graphs (``torch._dynamo.config.recompile_limit``): what would be another runs uncompiled. What
+    is traced has a forward of its own, other networks share that of their class.
 
     What was measured of a layer is kept beside the tuner's choices (``fusedsc cache path``) and not measured again: of
     the same sizes, types, settings and versions, with a share of zeros within 0.02. ``FUSEDSC_TUNE=0`` neither reads
@@ -90,32 +91,35 @@ def optimize(
         require gradients. It can be exported, compiled, copied and saved. :func:`restore` gives the network before.
 
         With ``compile``, where that is the fastest, it is the ``OptimizedModule`` of ``torch.compile``, of which
-        ``_orig_mod`` is that copy. :func:`restore` and :func:`report` take either; a copy of it, or what is saved of it
-        and loaded, compiles anew at its first call. The names in its ``state_dict`` begin with ``_orig_mod.``, and
-        ``torch.jit.trace`` refuses it: save, export and trace ``_orig_mod``.
+        ``_orig_mod`` is that copy. :func:`restore` and :func:`report` take either. Copy, save, export and trace
+        ``_orig_mod``, and compile what comes of it. PyTorch's copy of the ``OptimizedModule`` itself is an uncompiled
+        one if ``_orig_mod`` is a ``GraphModule``. Else, and saved and loaded, it compiles anew at its first call, and
+        does not see any more that weights are written to. The names in its ``state_dict`` begin with ``_orig_mod.``,
+        and ``torch.jit.trace`` refuses it.
 
     Warns:
         UserWarning: ``torch.compile`` failed, and ``verbose`` is off.
 
     Raises:
-        ValueError: ``model`` is no module, is in training mode, neither on a CPU nor on a GPU, compiled, or already
-            optimized; ``sample`` holds something else than tensors; ``configs`` is no number from 1 on.
+        ValueError: ``model`` is no module, is in training mode, neither on a CPU nor on a GPU, compiled or in part, or
+            already optimized; ``sample`` holds something else than tensors; ``configs`` is no number from 1 on.
     """
     inputs = _checked(model, sample)
     if not 1 <= integer("configs", configs) < 2**31:
         raise ValueError(f"configs: it is {configs}; give how many are tried, at least 1 and less than 2**31")
     optimized = copy.deepcopy(model)
     regions = list(find_regions(optimized))
-    with torch.no_grad():
+    with torch.no_grad(), torch.cuda.device_of(inputs[0]):  # times are of that GPU's streams
         with _bar(sum(len(region.convolutions) for region in regions), progress) as tick:
             measure(optimized, inputs, regions, again, configs, tick)
         networks, to_compile = {"dense": model}, {}
         if compile:
             to_compile["dense"] = _plain(optimized, regions) or copy.deepcopy(model)
         if any(region.taken for region in regions):
-            networks["sparse"] = _installed(optimized, regions)
             if compile:
-                to_compile["sparse"] = _installed(optimized, [replace(one, concatenations=None) for one in regions])
+                apart = [replace(one, concatenations=None) for one in regions]
+                to_compile["sparse"] = _installed(_with_own_containers(optimized, regions), apart)
+            networks["sparse"] = _installed(optimized, regions)
         result, whole = taken_network(networks, to_compile, inputs)
     rows = [region.rows[layer] for region in regions for layer in region.convolutions]
     concatenations = [region.concatenations for region in regions if region.concatenations is not None]
@@ -179,6 +183,12 @@ def _checked(model: nn.Module, sample: Tensor | Sequence[Tensor]) -> tuple[Tenso
             )
     if is_compiled(model):
         raise ValueError("model: it is compiled; give the network itself, model._orig_mod, and compile=True")
+    compiled = compiled_part(model)
+    if compiled is not None:
+        raise ValueError(
+            f"model: {compiled or 'it'} is compiled; give a network of which nothing is, and compile=True "
+            "(copy.deepcopy leaves out what compile() did in place)"
+        )
     if any(isinstance(one, SparseConv2d | DenseConv2d | FoldedConv2d) for one in model.modules()):
         raise ValueError("model: it is optimized already; give what fusedsc.sparse.restore(model) returns")
     inputs = tuple(sample) if isinstance(sample, list | tuple) else (sample,)
@@ -211,6 +221,13 @@ def _plain(optimized: nn.Module, regions: list[Region]) -> nn.Module | None:
     if whole is None or whole.is_block or isinstance(optimized, nn.Conv2d):
         return None
     return replace(whole, taken={}, own_fronts={}, concatenations=None).made()
+
+
+def _with_own_containers(optimized: nn.Module, regions: list[Region]) -> nn.Module:
+    """A second network of the same tensors and of the same modules that something is taken in: what is put into the one
+    is not in the other."""
+    shared = [*optimized.parameters(), *optimized.buffers(), *(one.module for one in regions if one.taken)]
+    return copy.deepcopy(optimized, {id(one): one for one in shared})
 
 
 def _installed(optimized: nn.Module, regions: list[Region]) -> nn.Module:

@@ -14,13 +14,21 @@ from . import timing
 from .layers import SparseConv2d
 from .report import WholeNetwork
 
-__all__ = ["is_compiled", "taken_network"]
+__all__ = ["compiled_part", "is_compiled", "taken_network"]
 
 
 def is_compiled(model: nn.Module) -> bool:
     """Whether ``torch.compile`` has made it. Where that has made nothing yet, its module is not even imported."""
     dynamo = sys.modules.get("torch._dynamo.eval_frame")
     return dynamo is not None and isinstance(model, dynamo.OptimizedModule)
+
+
+def compiled_part(model: nn.Module) -> str | None:
+    """The first module in it that is compiled, by ``model.compile()`` too: its name, "" of the model. None: none is."""
+    for name, one in model.named_modules():
+        if is_compiled(one) or getattr(one, "_compiled_call_impl", None) is not None:
+            return name
+    return None
 
 
 def taken_network(
