@@ -157,3 +157,28 @@ def test_copies_of_what_is_compiled(kind, choose, graphs):
             layer = next(one for one in again.modules() if isinstance(one, SparseConv2d))
             layer.weight.mul_(2)
             assert not torch.allclose(again(x), expected), "its weights may be written to"
+
+
+@pytest.mark.parametrize("how", ["copied", "by the user", "within another"])
+def test_weights_loaded_into_what_is_compiled(how, choose, graphs):
+    """No graph sees that a weight changes, and nothing is called in front of these; what loads it packs it."""
+    choose("ecr", whole="sparse, compiled" if how != "by the user" else "sparse")
+    x = image()
+    with torch.no_grad():
+        fast = optimized_of(network(Branching), x, compile=how != "by the user")
+        network_in_it = fast if how == "by the user" else fast._orig_mod
+        if how == "copied":
+            called = copy.deepcopy(fast)
+            network_in_it = called._orig_mod
+        elif how == "by the user":
+            called = torch.compile(fast, dynamic=False)
+        else:
+            called = torch.compile(nn.Sequential(fast, nn.Identity()).eval(), dynamic=False)
+        before, count = called(x), len(graphs)
+        name = next(name for name, one in network_in_it.named_modules() if isinstance(one, SparseConv2d))
+        state = {f"{name}.weight": 2 * network_in_it.get_submodule(name).weight}
+        network_in_it.load_state_dict(state, strict=False)
+        after = called(x)
+        assert len(graphs) == count, "with the graphs that there are"
+        assert not torch.allclose(after, before)
+        torch.testing.assert_close(after, copy.deepcopy(network_in_it)(x))

@@ -116,6 +116,12 @@ class SparseConv2d(nn.Module):
             self._pack()
         return self
 
+    def _load_from_state_dict(self, *args: object, **kwargs: object) -> None:
+        """As any module's; and packs at once, as what was captured or compiled calls nothing that would do it."""
+        super()._load_from_state_dict(*args, **kwargs)
+        if self.weight.device.type != "meta":
+            self.pack_changed()
+
     def _pack(self) -> None:
         """In place if it can be: a captured graph reads what is there."""
         with torch.no_grad():

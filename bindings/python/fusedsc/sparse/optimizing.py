@@ -93,9 +93,9 @@ def optimize(
         With ``compile``, where that is the fastest, it is the ``OptimizedModule`` of ``torch.compile``, of which
         ``_orig_mod`` is that copy. :func:`restore` and :func:`report` take either. Copy, save, export and trace
         ``_orig_mod``, and compile what comes of it. PyTorch's copy of the ``OptimizedModule`` itself is an uncompiled
-        one if ``_orig_mod`` is a ``GraphModule``. Else, and saved and loaded, it compiles anew at its first call, and
-        does not see any more that weights are written to. The names in its ``state_dict`` begin with ``_orig_mod.``,
-        and ``torch.jit.trace`` refuses it.
+        one if ``_orig_mod`` is a ``GraphModule``. Else, and saved and loaded, it compiles anew at its first call. As
+        whatever you compile yourself, it sees weights that ``load_state_dict`` writes, but none that others write in
+        place. The names in its ``state_dict`` begin with ``_orig_mod.``, and ``torch.jit.trace`` refuses it.
 
     Warns:
         UserWarning: ``torch.compile`` failed, and ``verbose`` is off.
