@@ -98,6 +98,44 @@ TEST_P(PointwiseFragmentsGpu, Backward) {
   EXPECT_GE(used_.size(), is_half() ? 23u : 26u);
 }
 
+/// Runs of a larger tensor: nothing is read or written between them.
+TEST_P(PointwiseFragmentsGpu, SomeChannels) {
+  const PointwiseGeometry geometry{{2, 72, 9, 15}, 40, 1, !is_half()};
+  const auto memories = Memories::all(Memory::some_runs);
+  for (const ForwardFusion& fusion : forward_fusions({.bias = true})) {
+    const Forward problem{GetParam().dtype, geometry, fusion, memories};
+    SCOPED_TRACE(testing::PrintToString(problem));
+    ForwardTensors<PointwiseGeometry> tensors(problem);
+    for_each_config(tensors.arguments(problem), [&] { verify_forward(problem); });
+  }
+  for (const bool is_weight : {false, true}) {
+    for (const Activation activation : {Activation::identity, Activation::relu6, Activation::silu}) {
+      const Backward problem{GetParam().dtype, geometry, backward_fusion(activation, is_weight), memories};
+      SCOPED_TRACE(testing::PrintToString(problem));
+      BackwardTensors<PointwiseGeometry> tensors(problem);
+      for_each_config(tensors.arguments(problem), [&] { verify_backward(problem); });
+    }
+  }
+}
+
+/// Distances that its addresses do not hold are others' matter.
+TEST_P(PointwiseFragmentsGpu, PositionsFarApart) {
+  const PointwiseGeometry geometry{{2, 8, 1, 1}, 8, 1, !is_half()};
+  constexpr std::int64_t kFar = std::int64_t{1} << 24;
+  const Forward forward{GetParam().dtype, geometry, {}, Memories::all(Memory::channels_last)};
+  ForwardTensors<PointwiseGeometry> tensors(forward);
+  const Backward backward{GetParam().dtype, geometry, {}, Memories::all(Memory::channels_last)};
+  BackwardTensors<PointwiseGeometry> gradients(backward);
+  for (const std::int64_t distance : {kFar - 8, kFar}) {
+    auto arguments = tensors.arguments(forward);
+    arguments.y.strides[0] = distance;
+    EXPECT_EQ(able(gpu::pointwise_gpu_kernels(), arguments, {"gpu_fragments"}).empty(), distance == kFar);
+    auto of_gradients = gradients.arguments(backward);
+    of_gradients.x.strides[0] = distance;
+    EXPECT_EQ(able(pointwise_backward_kernels(), of_gradients, {"gpu_fragments"}).empty(), distance == kFar);
+  }
+}
+
 /// Of both factors, with a prologue and without: cut off, they would be far from the rounded ones.
 TEST_P(PointwiseFragmentsGpu, FactorsAreRounded) {
   if (is_half()) GTEST_SKIP() << "for TensorFloat-32";

@@ -102,7 +102,8 @@ TEST_P(LateWaves, DepthwisePatches) {
   }
 }
 
-/// Pointwise products whose weight comes in stages, of which each warp copies a part for all.
+/// Pointwise products whose weight comes in stages, of which each warp copies a part for all; and weight gradients, of
+/// floats with strips of which each warp copies some.
 TEST_P(LateWaves, PointwiseStages) {
   if (GetParam() >= 4) GTEST_SKIP() << "their blocks have four waves";
   use_gpu_shared_memory(std::size_t{163} * 1024);
@@ -132,6 +133,13 @@ TEST_P(LateWaves, PointwiseStages) {
       BackwardTensors<PointwiseGeometry> gradients(backward);
       verify_streamed("pointwise_conv2d.backward", pointwise_backward_kernels(), gradients.arguments(backward),
                       [&] { verify_backward(backward); });
+      const BackwardCase<PointwiseGeometry> of_weight{dtype,
+                                                      geometry,
+                                                      {.prologue = fused, .gradient_prologue = fused, .grad_x = false},
+                                                      Memories::all(Memory::channels_last)};
+      BackwardTensors<PointwiseGeometry> of_strips(of_weight);
+      verify_streamed("pointwise_conv2d.backward", pointwise_backward_kernels(), of_strips.arguments(of_weight),
+                      [&] { verify_backward(of_weight); });
     }
   }
   use_gpu_shared_memory(0);

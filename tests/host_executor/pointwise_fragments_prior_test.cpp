@@ -1,7 +1,8 @@
 /// Which configs "gpu_fragments" takes by itself on a GPU with 132 multiprocessors: where the weight stays in shared
-/// memory, and where it comes in stages.
+/// memory, and where it comes in stages; and that it is taken for weight gradients.
 #include <gtest/gtest.h>
 
+#include "fusedsc/backward/pointwise.h"
 #include "fusedsc/backward/pointwise/pointwise_kernels.h"
 #include "fusedsc/common/gpu/vendor/gpu.h"
 #include "fusedsc/forward/pointwise/pointwise_kernels.h"
@@ -77,6 +78,26 @@ TEST_P(PointwiseFragmentsPrior, ShallowWeightsStay) {
     EXPECT_FALSE(streams_forward(layer)) << layer.channels;
     EXPECT_FALSE(streams_input_gradient({layer.outputs, layer.channels, layer.side})) << layer.channels;
   }
+}
+
+/// Hopper's kernels have no groups.
+TEST_P(PointwiseFragmentsPrior, WeightGradients) {
+  PointwiseBackwardArguments a;
+  a.allow_tf32 = true;
+  a.groups = 2;
+  a.x = tensor(1, {64, 192, 14, 14}, Layout::channels_last);
+  a.weight = tensor(2, {96, 96, 1, 1}, Layout::contiguous);
+  a.grad_y = tensor(3, {64, 96, 14, 14}, Layout::channels_last);
+  a.grad_weight = tensor(4, a.weight.sizes, Layout::contiguous);
+  const auto taken = [&]() -> std::string {
+    for (const Candidate& one : explain_pointwise_conv2d_backward(a)) {
+      if (one.taken) return one.implementation;
+    }
+    return {};
+  };
+  EXPECT_EQ(taken(), "gpu_fragments");
+  a.allow_tf32 = false;
+  EXPECT_EQ(taken(), GetParam() == DataType::float32 ? "gpu_tiles" : "gpu_fragments");
 }
 
 }  // namespace

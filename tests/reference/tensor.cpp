@@ -44,8 +44,9 @@ void store(unsigned char* to, T value) {
 }  // namespace
 
 const char* name_of(Memory memory) {
-  constexpr const char* kNames[] = {"contiguous", "channels_last", "sliced",   "sliced_channels_last", "some_channels",
-                                    "transposed", "spread",        "expanded", "expanded_positions"};
+  constexpr const char* kNames[] = {"contiguous",    "channels_last",     "sliced",     "sliced_channels_last",
+                                    "some_channels", "some_runs",         "transposed", "spread",
+                                    "expanded",      "expanded_positions"};
   return kNames[static_cast<int>(memory)];
 }
 
@@ -57,6 +58,7 @@ Sizes strides_of(const Sizes& sizes, Memory memory) {
     case Memory::sliced: return {(c + 1) * (h + 1) * (w + 3), (h + 1) * (w + 3), w + 3, 1};
     case Memory::sliced_channels_last: return {(h + 1) * (w + 2) * (c + 5), 1, (w + 2) * (c + 5), c + 5};
     case Memory::some_channels: return {h * w * (c + 2), 1, w * (c + 2), c + 2};
+    case Memory::some_runs: return {h * w * (c + 8), 1, w * (c + 8), c + 8};
     case Memory::transposed: return {c * h * w, h * w, 1, h};
     case Memory::spread: return {c * h * 2 * w, h * 2 * w, 2 * w, 2};
     case Memory::expanded: return {0, 0, 0, 0};

@@ -18,6 +18,7 @@ enum class Memory {
   sliced,                ///< contiguous rows, cut out of a larger tensor
   sliced_channels_last,  ///< channels_last, cut out of a larger tensor
   some_channels,         ///< channels_last, some channels of a larger tensor's
+  some_runs,             ///< likewise, where positions are a multiple of 16 bytes apart if channels are
   transposed,            ///< columns run along memory's rows
   spread,                ///< every second column of a larger tensor
   expanded,              ///< inputs only: one element for all
