@@ -192,7 +192,6 @@ FUSEDSC_DEVICE void finish_fragments(const Sums& sums, float* exchange, int firs
 /// Of the input gradient the weight's depth comes first, and the prologue may have a second tensor.
 template <class T, class Tile, bool kWeightDepthFirst, FragmentFusion kFusion>
 struct FragmentProduct {
-  using Sweep = FragmentSweep<Tile>;
   using Weight = FragmentWeight<T, Tile>;
   using Sums = FragmentSums<T, Tile>;
   using Rows = FragmentRows<T, Tile>;

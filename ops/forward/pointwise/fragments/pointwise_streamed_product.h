@@ -11,7 +11,6 @@ namespace fusedsc::gpu {
 /// As FragmentProduct.
 template <class T, class Tile, bool kWeightDepthFirst, FragmentFusion kFusion>
 struct StreamedProduct {
-  using Sweep = FragmentSweep<Tile>;
   using Weight = StreamedWeight<T, Tile, kWeightDepthFirst>;
   using Sums = FragmentSums<T, Tile>;
   using Rows = StreamedRows<T, Tile>;
