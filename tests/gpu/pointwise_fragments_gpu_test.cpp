@@ -118,6 +118,24 @@ TEST_P(PointwiseFragmentsGpu, SomeChannels) {
   }
 }
 
+/// Where sums of squares would cancel: deviations are from a value that the thread has seen, whichever part it is of.
+TEST_P(PointwiseFragmentsGpu, StatisticsFarFromZero) {
+  const Forward problem{GetParam().dtype,
+                        {{1, 72, 9, 31}, 40, 1, !is_half()},
+                        {.bias = true, .output = ForwardFusion::Output::statistics},
+                        Memories::all(Memory::channels_last)};
+  ForwardTensors<PointwiseGeometry> tensors(problem);
+  Random random(3);
+  tensors.bias.fill(random, 9000, 11000);
+  const auto arguments = tensors.arguments(problem);
+  const Vector exact = moments(Precision(problem.dtype), tensors.raw_output(problem)).m2;
+  for_each_config(arguments, [&] {
+    run(PointwiseGeometry::kForward, arguments, 1, 0xff);
+    const Vector m2 = tensors.m2.values();
+    for (std::size_t i = 0; i < exact.size(); ++i) ASSERT_NEAR(m2[i].value, exact[i].value, exact[i].value / 50) << i;
+  });
+}
+
 /// Distances that its addresses do not hold are others' matter.
 TEST_P(PointwiseFragmentsGpu, PositionsFarApart) {
   const PointwiseGeometry geometry{{2, 8, 1, 1}, 8, 1, !is_half()};
