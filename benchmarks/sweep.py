@@ -9,7 +9,7 @@
 Each problem is measured as fusedsc.tune does it (docs/tuning.md), with more candidates. With --rows all candidates are
 measured once, cheaply, and all times are kept: in ops/tuning/measurements/<gpu>/. What was measured before, and what
 the table has, is not measured again unless --again is given: a sweep that was stopped goes on where it was. Exit
-status: 0; 1 if a case failed or something cannot be written; 130 after Ctrl-C, which keeps what was found.
+status: 0; 1 if a case failed or something cannot be written; 130 after Ctrl-C or SIGTERM, which keep what was found.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import signal
 import sys
 import time
 from collections import defaultdict
@@ -276,4 +277,5 @@ def summary(rows: Sequence[TunedProblem]) -> str:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what was found is kept
     sys.exit(main())

@@ -185,15 +185,9 @@ class Worker:
 
 def forget_choices(folder: Path) -> None:
     """Nothing that was measured or forced counts from now on: what is taken is the priors'."""
-    for name in ("FUSEDSC_FORCE", "FUSEDSC_TUNE", "FUSEDSC_TABLE"):
+    for name in ("FUSEDSC_FORCE", "FUSEDSC_TUNE"):
         os.environ.pop(name, None)
-    os.environ["FUSEDSC_CACHE_DIR"] = str(folder / "nothing")
-    fusedsc.tuning.reload_choices()
-    empty = folder / "empty.json"
-    _, why_not = torch.ops.fusedsc._cache_export(str(empty))
-    if why_not:
-        raise OSError(why_not)
-    os.environ["FUSEDSC_TABLE"] = str(empty)  # in place of the one of this device
+    os.environ |= {"FUSEDSC_CACHE_DIR": str(folder / "nothing"), "FUSEDSC_TABLE": "none"}
     fusedsc.tuning.reload_choices()
 
 

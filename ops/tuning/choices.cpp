@@ -61,6 +61,7 @@ struct Choices {
   std::mutex mutex;
   bool is_read = false;  ///< the environment
   bool is_frozen = false;
+  bool has_no_table = false;  ///< FUSEDSC_TABLE=none
   std::optional<Store> store;
   std::optional<Named> given;                                   ///< FUSEDSC_TABLE
   std::optional<Named> pinned;                                  ///< by pin(): it outlives what is forgotten
@@ -78,7 +79,9 @@ struct Choices {
     is_frozen = value == "0";
     store = Store::of_user();
     given.reset();
-    if (const fs::path file = table_file != nullptr ? table_file : ""; !file.empty()) {
+    const fs::path file = table_file != nullptr ? table_file : "";
+    has_no_table = file == "none";
+    if (!file.empty() && !has_no_table) {
       try {
         given = Named{file, read_table(file)};
       } catch (const InvalidArgument& error) {
@@ -93,7 +96,7 @@ struct Choices {
   /// Null: choices are not pinned.
   const Named* pinning() const { return named() != nullptr && named()->is_frozen() ? named() : nullptr; }
   fs::path table_file(const std::string& environment) const {
-    return named() != nullptr ? named()->file : shipped_tables / (environment + ".json");
+    return named() != nullptr ? named()->file : has_no_table ? fs::path() : shipped_tables / (environment + ".json");
   }
 
   void say(const fs::path& file, const std::string& why) {
@@ -105,6 +108,7 @@ struct Choices {
   /// Of the table that counts, if there is one.
   std::vector<Entry> table_entries(const std::string& environment) {
     if (named() != nullptr) return named()->table.entries;
+    if (has_no_table) return {};
     const fs::path file = table_file(environment);
     try {
       if (const auto contents = shipped_tables.empty() ? std::nullopt : contents_of(file)) {

@@ -2,8 +2,8 @@
 /// once.
 ///
 /// The environment decides where: FUSEDSC_CACHE_DIR (store.h); FUSEDSC_TABLE names a table that counts in place of the
-/// one for this device that comes with fusedsc; FUSEDSC_TUNE=0 freezes: then the table alone counts, and nothing is
-/// measured.
+/// one for this device that comes with fusedsc, or is "none"; FUSEDSC_TUNE=0 freezes: then the table alone counts, and
+/// nothing is measured.
 ///
 /// What is stored, or in a table that the user has named, holds for the sources that it was measured with (entry.h).
 /// The table that comes with fusedsc holds for this release: as long as there is such a kernel that fits.

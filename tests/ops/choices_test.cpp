@@ -103,6 +103,9 @@ TEST_F(ChoicesTest, ShippedTablesHoldForTheRelease) {
   set("FUSEDSC_TABLE", shipped.string());
   const std::string said = said_by([&] { EXPECT_EQ(ran(), "cpu_planes: prior"); });
   EXPECT_NE(said.find("tune again"), std::string::npos) << said;
+  set("FUSEDSC_TABLE", "none");
+  EXPECT_EQ(said_by([&] { EXPECT_EQ(ran(), "cpu_planes: prior"); }), "");
+  EXPECT_EQ(tuning::table_for(Device::cpu), "");
   set("FUSEDSC_TABLE", "");
   store(old);
   EXPECT_NE(said_by([&] { EXPECT_EQ(ran(), "cpu: table, 7 us"); }).find("tune again"), std::string::npos);

@@ -1,6 +1,7 @@
 """The command `fusedsc`: what it prints, and its exit status."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -131,6 +132,7 @@ def test_check_of_a_model(capsys):
 
 
 WRONG = """
+import signal
 import torch
 import fusedsc
 
@@ -147,9 +149,11 @@ class Wrong(fusedsc.nn.DepthwiseConv2d):
     def forward(self, x):
         return super().forward(Half.apply(x))
 
-def build(channels=4, interrupted=False):
+def build(channels=4, interrupted=False, terminated=False):
     if interrupted:
         raise KeyboardInterrupt
+    if terminated:
+        signal.raise_signal(signal.SIGTERM)
     return torch.nn.Sequential(Wrong(channels, channels, 3))
 
 def no_model():
@@ -165,8 +169,11 @@ def test_wrong_gradients_end_with_1(tmp_path, monkeypatch, capsys):
     said = " ".join(capsys.readouterr().out.split())
     assert "WRONG" in said
     assert "are wrong" in said
-    assert main([*model, "interrupted=True", "--no-swap"]) == 130
-    assert capsys.readouterr().err == "interrupted\n"
+    before = signal.getsignal(signal.SIGTERM)
+    for how in ("interrupted=True", "terminated=True"):
+        assert main([*model, how, "--no-swap"]) == 130
+        assert capsys.readouterr().err == "interrupted\n"
+    assert signal.getsignal(signal.SIGTERM) is before
     assert main(model) == 2  # swap finds nothing in it
     assert "nothing of it is fused" in capsys.readouterr().err
     assert main(["check-gradients", "wrong_gradients:no_model", "--no-swap"]) == 2

@@ -10,8 +10,11 @@ from __future__ import annotations
 import argparse
 import importlib
 import pkgutil
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from types import ModuleType
 
 from .. import _library
@@ -24,13 +27,17 @@ WORKS_WITHOUT_OPERATORS = ("info",)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line; the exit status: 0, 1 (a check or PyTorch failed), 2 (wrong usage), 130 (interrupted)."""
+    """Runs the command line; the exit status: 0, 1 (a check or PyTorch failed), 2 (wrong usage), 130 (interrupted).
+
+    SIGTERM, which batch systems send when a job's time is up, is as Ctrl-C: what was found until then is kept.
+    """
     parser, commands = _parser()
     arguments = parser.parse_args(argv)
     if _library.problem and arguments.command not in WORKS_WITHOUT_OPERATORS:
         return _say(_library.problem, 1)
     try:
-        return commands[arguments.command].run(arguments)
+        with _interrupted_by_sigterm():
+            return commands[arguments.command].run(arguments)
     except ValueError as error:  # what fusedsc raises where arguments are wrong; UsageError is one
         return _say(f"{parser.prog} {arguments.command}: {error}", 2)
     except RuntimeError as error:  # PyTorch's: images that are too small for the model, memory that is not there
@@ -40,6 +47,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader has seen enough: `fusedsc info | head`
         sys.stdout = None
         return 0
+
+
+@contextmanager
+def _interrupted_by_sigterm() -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():  # which alone may say what signals do
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _parser() -> tuple[argparse.ArgumentParser, dict[str, ModuleType]]:

@@ -101,11 +101,11 @@ double plan_packed_fragments(const PointwiseProblem& problem, const tuning::Conf
 double counted_fragments(const PointwiseProblem& problem, const tuning::Config& config, const FragmentWarp& warp,
                          const FragmentNeeds& needs, int resident, int multiprocessors,
                          const PointwiseProductParameters& product) {
-  // Cycles of a multiprocessor: shared memory moves 128 bytes in one; of the second-level cache it has some 32 where
-  // all multiprocessors read, and 60 alone, of memory 14; a warp waits 800 for it, 100 for a barrier and what it reads
-  // behind it, and 300 more at a tile's end.
-  constexpr double kWarps = 4, kSharedBytes = 128, kCacheBytes = 32, kAloneBytes = 60, kMemoryBytes = 14,
-                   kLatency = 800, kBarrier = 100, kEnd = 300;
+  // Cycles of a multiprocessor: shared memory moves 128 bytes in one; of the second-level cache it has some 16 where
+  // all multiprocessors read, and 30 alone; a warp issues an instruction in two; it waits 1,500 for memory, 50 for a
+  // barrier, and 300 at a tile's end.
+  constexpr double kWarps = 4, kSharedBytes = 128, kCacheBytes = 16, kAloneBytes = 30, kIssue = 2, kLatency = 1500,
+                   kBarrier = 50, kEnd = 300;
   const double bytes = static_cast<double>(size_of(problem.dtype)), chunk = 64 / bytes;
   const double multiply_adds = bytes == 2 ? 1024 : 512;
   const double rows = config[tuning::Knob::rows], columns = config[tuning::Knob::columns],
@@ -124,10 +124,10 @@ double counted_fragments(const PointwiseProblem& problem, const tuning::Config& 
   const double values = warp.positions * chunk / 32 * operands;
   const bool rounds = bytes == 4;
   const double rounding = rounds ? warp.positions / 8.0 * 4 + (warp.streams ? columns / 32.0 * 6 : 0) : 0;
-  const double instructions = reads + products + copies * 3 + rounding + (fused ? values * 4 : 0) + 60;
+  const double instructions = reads + products + copies * 3 + rounding + (fused ? values * 2 : 0) + 90;
   const double shared = (kWarps * reads * 512 + copied * (rounds && warp.streams ? 2 : 1)) / kSharedBytes;
   const double multiplied = rows / parts * columns * chunk / multiply_adds;
-  const double each = std::max({instructions, shared, multiplied, copied / kAloneBytes});
+  const double each = std::max({instructions * kIssue, shared, multiplied, copied / kAloneBytes});
   // Alone a block waits for what it reads, of which all stages but one are under way.
   const double of_step = chunk * parts / static_cast<double>(step);
   const double alone = std::max({each, multiplied + instructions + (warp.streams ? kBarrier * of_step : 0),
@@ -136,20 +136,21 @@ double counted_fragments(const PointwiseProblem& problem, const tuning::Config& 
   // Of a tile: its results, and sums of parts by way of shared memory.
   const double end_values = warp.positions * static_cast<double>(warp.channels) / 32;
   const double stored = rows * columns * bytes * results;
-  const double end = std::max(end_values * (fused ? 4 + 4 * results : 1.5) * (parts > 1 ? 2 : 1), stored / kAloneBytes);
+  const double end =
+      std::max(end_values * kIssue * (fused ? 8 + 8 * results : 3) * (parts > 1 ? 2 : 1), stored / kAloneBytes);
 
   const std::int64_t blocks = product.blocks();
   const double tiles = static_cast<double>(divide_up(product.pixel_tiles, product.splits));
   const double beside = static_cast<double>(divide_up(std::min<std::int64_t>(blocks, resident), multiprocessors));
   const double weight = warp.streams ? 0 : depth * columns * bytes;
-  const double start = 2 * kLatency + beside * weight * 3 / kAloneBytes;  // copied, then read and written
-  const double tile = std::max(beside * (chunks * each + end), chunks / parts * alone + end + kBarrier + kEnd);
+  const double start =
+      2 * kLatency + beside * weight * 4 / kAloneBytes;  // copied, then read and written, once and again
+  const double tile = std::max(beside * (chunks * each + end), chunks / parts * alone + 2 * end + kBarrier + kEnd);
   const double busiest = static_cast<double>(divide_up(blocks, resident)) * (start + tiles * tile);
   const double all_tiles = static_cast<double>(product.pixel_tiles) * product.channel_tiles * product.groups;
   const double all_bytes = all_tiles * (chunks * copied + stored) + static_cast<double>(blocks) * weight;
-  const double once = static_cast<double>(problem.pixels * problem.groups) * bytes *
-                      (static_cast<double>(problem.depth) * operands + static_cast<double>(problem.channels) * results);
-  return std::max({busiest, all_bytes / kCacheBytes / multiprocessors, once / kMemoryBytes / multiprocessors});
+  // Where all of memory's traffic binds, what a multiprocessor has to do still tells configs apart.
+  return std::max(busiest, all_bytes / kCacheBytes / multiprocessors) + busiest / 2;
 }
 
 void plan_fragments(const PointwiseProblem& problem, const tuning::Config& config, int resident, int multiprocessors,
