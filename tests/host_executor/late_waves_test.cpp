@@ -143,7 +143,7 @@ TEST_P(LateWaves, PointwiseStages) {
     }
   }
   use_gpu_shared_memory(0);
-  EXPECT_GE(configs, 49);
+  EXPECT_GE(configs, 81);
 }
 
 }  // namespace
