@@ -30,6 +30,19 @@ NETWORKS = {
     "timm:ghostnet_100": 0.8,
     "timm:repvit_m1": 0.5,  # GELU, branches that are added
     "timm:legacy_xception": 0.8,  # an activation before the convolutions
+    "timm:fbnetc_100": 0.9,
+    "timm:lcnet_050": 0.9,
+    "timm:tinynet_e": 0.9,
+    "timm:spnasnet_100": 0.9,
+    "timm:hardcorenas_a": 0.9,
+    "timm:efficientnet_es": 0.9,  # blocks that begin with a whole convolution
+    "timm:efficientnet_lite0": 0.9,
+    "timm:tf_efficientnetv2_b0": 0.9,
+    "timm:fastvit_t8": 0.9,
+    "timm:convnext_atto": 0.9,  # whose products are linear layers
+    "timm:efficientvit_b0": 0.9,
+    "timm:starnet_s1": 0.9,
+    "torchvision:deeplabv3_mobilenet_v3_large": 0.9,
 }
 
 
