@@ -95,8 +95,10 @@ struct Choices {
   const Named* named() const { return pinned ? &*pinned : given ? &*given : nullptr; }
   /// Null: choices are not pinned.
   const Named* pinning() const { return named() != nullptr && named()->is_frozen() ? named() : nullptr; }
+  /// Empty: there is none.
   fs::path table_file(const std::string& environment) const {
-    return named() != nullptr ? named()->file : has_no_table ? fs::path() : shipped_tables / (environment + ".json");
+    if (named() != nullptr) return named()->file;
+    return has_no_table || shipped_tables.empty() ? fs::path() : shipped_tables / (environment + ".json");
   }
 
   void say(const fs::path& file, const std::string& why) {
@@ -108,10 +110,9 @@ struct Choices {
   /// Of the table that counts, if there is one.
   std::vector<Entry> table_entries(const std::string& environment) {
     if (named() != nullptr) return named()->table.entries;
-    if (has_no_table) return {};
     const fs::path file = table_file(environment);
     try {
-      if (const auto contents = shipped_tables.empty() ? std::nullopt : contents_of(file)) {
+      if (const auto contents = file.empty() ? std::nullopt : contents_of(file)) {
         std::vector<Entry> entries = table_from(*contents).entries;
         // It is of the same release as the kernels, whatever was changed in their sources since they were measured.
         for (Entry& entry : entries) entry.sources = sources_of(entry.role);

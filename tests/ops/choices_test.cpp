@@ -125,7 +125,10 @@ TEST_F(ChoicesTest, ShippedTablesHoldForTheRelease) {
   tuning::use_tables_of(folder_ / "tables");
   EXPECT_NE(said_by([&] { EXPECT_EQ(ran(), "cpu_planes: prior"); }).find("it is not whole"), std::string::npos);
   tuning::use_tables_of("");
+  const auto before = std::filesystem::current_path();
+  std::filesystem::current_path(folder_ / "tables");  // where a file has the name of a table, which nobody has named
   EXPECT_EQ(tuning::table_for(Device::cpu), "");
+  std::filesystem::current_path(before);
 }
 
 TEST_F(ChoicesTest, Adopted) {
