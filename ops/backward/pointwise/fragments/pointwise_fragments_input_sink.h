@@ -47,6 +47,7 @@ class FragmentInputSink {
       const bool has_x = p_.x.data != nullptr, has_added = p_.grad_add.data != nullptr;
       if (has_x) meet(owner);
       if (!runs.has_all() || (has_x && has_added)) {  // whatever there is
+        // Each run's address anew: two more columns' would be kept in registers, which a tile's sums take.
         const auto run_of = [&](const PointwiseMatrix& matrix, int i) {
           return RunColumn<Sweep, T>(matrix, share_.group, runs.first, channel, count).load(Runs::offset(i));
         };
