@@ -111,7 +111,8 @@ Tensor prologue_conv2d_autocast(const Tensor& x, const OptionalTensor& scale, co
                                 IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation, std::int64_t groups,
                                 std::string_view activation) {
   const Autocast<device> cast;
-  return prologue_conv2d(cast(x), scale, shift, prologue, cast(weight), cast(bias), stride, padding, dilation, groups,
+  const auto [own_weight, own_bias] = cast.template each<2>({weight, bias});
+  return prologue_conv2d(cast(x), scale, shift, prologue, *own_weight, own_bias, stride, padding, dilation, groups,
                          activation);
 }
 
@@ -120,7 +121,8 @@ Tensor ecr_conv2d_autocast(const Tensor& x, const Tensor& weight, const Optional
                            IntArrayRef padding, IntArrayRef dilation, std::int64_t groups, std::string_view activation,
                            const OptionalTensor& packed, std::string_view config) {
   const Autocast<device> cast;
-  return ecr_conv2d(cast(x), cast(weight), cast(bias), stride, padding, dilation, groups, activation, packed, config);
+  const auto [own_weight, own_bias] = cast.template each<2>({weight, bias});
+  return ecr_conv2d(cast(x), *own_weight, own_bias, stride, padding, dilation, groups, activation, packed, config);
 }
 
 template <at::DeviceType device>
@@ -128,8 +130,9 @@ Tensor pecr_conv2d_autocast(const Tensor& x, const Tensor& weight, const Optiona
                             IntArrayRef padding, IntArrayRef pool_size, IntArrayRef pool_stride, IntArrayRef dilation,
                             std::int64_t groups, const OptionalTensor& packed, std::string_view config) {
   const Autocast<device> cast;
-  return pecr_conv2d(cast(x), cast(weight), cast(bias), stride, padding, pool_size, pool_stride, dilation, groups,
-                     packed, config);
+  const auto [own_weight, own_bias] = cast.template each<2>({weight, bias});
+  return pecr_conv2d(cast(x), *own_weight, own_bias, stride, padding, pool_size, pool_stride, dilation, groups, packed,
+                     config);
 }
 
 template <at::DeviceType device>
@@ -139,9 +142,9 @@ Tensor from_compressed_autocast(const Tensor& values, const Tensor& channels, co
                                 std::string_view activation, IntArrayRef pool_size, IntArrayRef pool_stride,
                                 const OptionalTensor& packed, bool channels_last, std::string_view config) {
   const Autocast<device> cast;
-  return sparse_conv2d_from_compressed(cast(values), channels, counts, cast(weight), cast(bias), stride, padding,
-                                       dilation, groups, activation, pool_size, pool_stride, packed, channels_last,
-                                       config);
+  const auto [own_weight, own_bias] = cast.template each<2>({weight, bias});
+  return sparse_conv2d_from_compressed(cast(values), channels, counts, *own_weight, own_bias, stride, padding, dilation,
+                                       groups, activation, pool_size, pool_stride, packed, channels_last, config);
 }
 
 template <at::DeviceType device>
@@ -153,7 +156,8 @@ std::tuple<Tensor, Tensor, Tensor> to_compressed_autocast(const Tensor& x, const
                                                           IntArrayRef pool_size, IntArrayRef pool_stride,
                                                           const OptionalTensor& packed, std::string_view config) {
   const Autocast<device> cast;
-  return sparse_conv2d_to_compressed(cast(x), channels, counts, cast(weight), cast(bias), stride, padding, dilation,
+  const auto [own_weight, own_bias] = cast.template each<2>({weight, bias});
+  return sparse_conv2d_to_compressed(cast(x), channels, counts, *own_weight, own_bias, stride, padding, dilation,
                                      groups, activation, pool_size, pool_stride, packed, config);
 }
 

@@ -89,7 +89,23 @@ class Blocks(nn.Module):
         return self.layers(x)
 
 
+class ZeroSkipping(nn.Module):
+    """Maps with zeros, one that is handed on without them among these."""
+
+    def __init__(self):
+        super().__init__()
+        self.convs = nn.ModuleList(nn.Conv2d(8, 8, 3, bias=i == 1) for i in range(4))
+
+    def forward(self, x):
+        first, second, third, last = self.convs
+        y = functional.ecr_conv2d(x.relu(), first.weight, padding=1, activation="relu")
+        y = functional.pecr_conv2d(y, second.weight, second.bias, pool_size=2, padding=1)
+        y = functional.ecr_conv2d(y, third.weight, padding=1, activation="relu", compressed_output=True)
+        return functional.ecr_conv2d(y, last.weight)
+
+
 MODULES = {"convolutions": (Convolutions, (2, 8, 12, 12)), "blocks": (Blocks, (2, 3, 24, 24))}
+FOR_INFERENCE = {"zero-skipping": (ZeroSkipping, (2, 8, 12, 12))}
 
 
 @pytest.fixture
@@ -160,9 +176,9 @@ def test_folded_networks_cast_no_parameter(name, channels_last, x):
     assert torch.equal(y, expected)
 
 
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("name", [*MODULES, *FOR_INFERENCE])
 def test_every_operator(name):
-    make, size = MODULES[name]
+    make, size = (MODULES | FOR_INFERENCE)[name]
     model, x = make().to(device()).eval(), torch.randn(size, device=device())
     before, expected = casts_of(model, x)
     fold(model, x)
