@@ -41,6 +41,15 @@ def add(rows: Rows, row: Row) -> None:
         mine.failed.pop(choice, None)
 
 
+def replace_older(rows: Rows, new: Rows) -> None:
+    """Adds the new ones. A problem's rows are of one commit: those of others go."""
+    commits = {key[:-1]: key[-1] for key in new}
+    for key in [key for key in rows if commits.get(key[:-1], key[-1]) != key[-1]]:
+        del rows[key]
+    for row in new.values():
+        add(rows, row)
+
+
 class Journal:
     """A file to which lines are added: a problem, then its candidates. It outlives the process that writes it."""
 

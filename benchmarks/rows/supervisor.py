@@ -15,7 +15,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from .journal import Journal, Row, add, read_journal, read_rows, write_rows
+from .journal import Journal, Row, read_journal, read_rows, replace_older, write_rows
 from .task import BROKEN, Task, doing_file
 
 HANGS_AFTER = 40.0
@@ -102,8 +102,7 @@ def _gathered(task: Task, journal: Path) -> str:
     folder = Path(task.folder)
     rows = read_rows(folder)
     new = read_journal(journal)
-    for row in new.values():
-        add(rows, row)
+    replace_older(rows, new)
     write_rows(folder, rows)
     journal.unlink(missing_ok=True)
     lines = ["role: problems, rows, failures; of these new problems, rows"]

@@ -2,7 +2,7 @@
 
 Such a table holds for a release, as long as there is such a kernel that fits the problem (``ops/tuning/choices.h``).
 Rows are older than the kernels that they are asked about: what a build for tests, with all GPU kernels on the CPU, does
-not have any more is left out. So is a problem for which the prior takes a kernel by now that the row has no time of.
+not have any more is left out. So is a problem for which the prior takes by now what the row has no time of.
 """
 
 from __future__ import annotations
@@ -38,23 +38,20 @@ def write_table(rows_of_gpu: Path, folder: Path, fitting: Path = FITTING) -> str
     """Writes <folder>/<environment>.json from the rows of a GPU; returns what is in it, and what is not, in words.
 
     Raises:
-        ValueError: the rows are damaged, or those of a role of several commits; ``fitting`` is not there or fails.
+        ValueError: the rows are damaged, or those of a problem of several commits; ``fitting`` is not there or fails.
         OSError: it cannot be written.
     """
     device = json.loads((rows_of_gpu / "device.json").read_text())
     rows = list(read_rows(rows_of_gpu).values())
     days = days_of(rows_of_gpu, rows)
     multiprocessors = int(device["multi_processor_count"])
-    faster = [(row, choices) for row in rows if (choices := faster_than_prior(row))]
-    asked = [(row.role, row.problem, choice) for row, choices in faster for choice in (*choices, PRIOR)]
-    answers = dict(zip(asked, answers_to(asked, multiprocessors, fitting), strict=True))
-    why_not = {one: answer[2:] for one, answer in answers.items() if one[2] != PRIOR}
+    taken = taken_by_now(rows, multiprocessors, fitting)
+    faster = [(row, choices) for row in rows if (choices := faster_than(taken[row.role, row.problem], row))]
+    asked = [(row.role, row.problem, choice) for row, choices in faster for choice in choices]
+    why_not = {one: answer[2:] for one, answer in zip(asked, answers_to(asked, multiprocessors, fitting), strict=True)}
     best: list[tuple[str, str, str, float]] = []
-    gone = Counter()
+    gone = Counter(new=sum(not choice for choice in taken.values()))
     for row, choices in faster:
-        if is_new_to(row, answers[row.role, row.problem, PRIOR]):
-            gone["new"] += 1
-            continue
         there = [choice for choice in choices if not why_not[row.role, row.problem, choice]]
         best += [(row.role, row.problem, choice, choices[choice]) for choice in there[:1]]
         gone["choices"] += len(choices) - len(there)
@@ -71,7 +68,7 @@ def write_table(rows_of_gpu: Path, folder: Path, fitting: Path = FITTING) -> str
             f"{file}: {len(best)} choices of {len(rows)} problems, faster than the prior's by more than {MARGIN:.0%}",
             f"left out: {gone['choices']} choices that there are no more, and so {gone['problems']} problems",
             *(f"  {count} of these: {reason}" for reason, count in reasons.most_common(10)),
-            f"and {gone['new']} problems for which the prior takes a kernel by now that was not measured",
+            f"and {gone['new']} problems for which the prior takes by now what was not measured",
         )
     )
 
@@ -85,29 +82,40 @@ def name_of(device: dict) -> str:
 
 
 def days_of(rows_of_gpu: Path, rows: Sequence[Row]) -> dict[str, str]:
-    """The commits of the rows with their days. Raises ValueError where a role's are of several."""
+    """The commits of the rows with their days. Raises ValueError where a problem's are of several."""
     if not rows:
         raise ValueError(f"{rows_of_gpu}: there are no rows")
-    commits: dict[str, set[str]] = {}
+    commits: dict[tuple[str, str], set[str]] = {}
     for row in rows:
-        commits.setdefault(row.role, set()).add(row.commit)
-    for role, of_role in commits.items():
-        if len(of_role) > 1:
-            several = f"{len(of_role)} commits ({', '.join(sorted(of_role))})"
-            raise ValueError(f"{rows_of_gpu}: rows of {role} of {several}; a role's are of one")
+        commits.setdefault((row.role, row.problem), set()).add(row.commit)
+    for (role, problem), of_problem in commits.items():
+        if len(of_problem) > 1:
+            several = f"{len(of_problem)} commits ({', '.join(sorted(of_problem))})"
+            raise ValueError(f"{rows_of_gpu}: rows of {several}, of {role}: {problem}; a problem's are of one")
     return {commit: day_of(commit, rows_of_gpu) for commit in sorted(set().union(*commits.values()))}
 
 
-def faster_than_prior(row: Row) -> dict[str, float]:
+def taken_by_now(rows: Sequence[Row], multiprocessors: int, fitting: Path) -> dict[tuple[str, str], str]:
+    """By role and problem, of what was measured: what the prior takes by now, in the words of the row; empty: the row
+    has no time of that. A config that the prior takes anew stands for the one of the same kernel that it took then."""
+    asked = [(row.role, row.problem, PRIOR) for row in rows]
+    taken: dict[tuple[str, str], str] = {}
+    for row, answer in zip(rows, answers_to(asked, multiprocessors, fitting), strict=True):
+        choice = answer[2:] if answer.startswith("1 ") else row.taken
+        if choice not in row.us and kernel_of(choice) == kernel_of(row.taken):
+            choice = row.taken
+        taken[row.role, row.problem] = choice if choice in row.us else ""
+    return taken
+
+
+def kernel_of(choice: str) -> str:
+    return choice.split("/")[0]
+
+
+def faster_than(choice: str, row: Row) -> dict[str, float]:
     """The fastest choices first."""
-    most = row.us.get(row.taken, 0.0) * (1 - MARGIN)
+    most = row.us.get(choice, 0.0) * (1 - MARGIN)
     return dict(sorted(((c, us) for c, us in row.us.items() if us < most), key=lambda item: item[1])[:MOST])
-
-
-def is_new_to(row: Row, answer: str) -> bool:
-    """Whether the prior takes a kernel that the row has no time of: "1 kernel/config", or "0" and a reason."""
-    kernel = answer[2:].split("/")[0] if answer.startswith("1 ") else ""
-    return bool(kernel) and kernel not in {choice.split("/")[0] for choice in row.us}
 
 
 def answers_to(asked: Sequence[Asked], multiprocessors: int, program: Path) -> Iterable[str]:

@@ -86,6 +86,7 @@ struct Cluster {
 
 int lanes_of_wave = 32;
 int multiprocessor_count = 3;
+int resident_block_count = 2;
 std::size_t shared_memory_bytes_limit = 0;
 int late_wave = -1;
 context::pooled_fixedsize_stack stacks(kStackBytes);
@@ -238,6 +239,8 @@ void set_late_wave(int wave) { late_wave = wave; }
 
 void set_multiprocessors(int count) { multiprocessor_count = count; }
 int multiprocessors() { return multiprocessor_count; }
+void set_resident_blocks(int count) { resident_block_count = count; }
+int resident_blocks() { return resident_block_count; }
 void set_shared_memory_limit(std::size_t bytes) { shared_memory_bytes_limit = bytes; }
 std::size_t shared_memory_limit() { return shared_memory_bytes_limit > 0 ? shared_memory_bytes_limit : 64 * 1024; }
 int wave_size() { return lanes_of_wave; }

@@ -19,6 +19,9 @@ void set_wave_size(int lanes);
 /// off.
 void set_multiprocessors(int count);
 int multiprocessors();
+/// Of any kernel so many blocks are said to fit a multiprocessor at once; 2 at first. A GPU knows by their registers.
+void set_resident_blocks(int count);
+int resident_blocks();
 
 /// The most shared memory that a block of a kernel for any GPU may ask for, from now on: for any kernel more is an
 /// error then, as on a GPU. 0, as at first: 64 KB, and nothing is an error, as kernels for Hopper GPUs have more.

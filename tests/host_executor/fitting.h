@@ -30,10 +30,13 @@ class Fitting {
   explicit Fitting(int multiprocessors) : before_(gpu::executor::multiprocessors()) {
     gpu::executor::set_wave_size(32);
     gpu::executor::set_multiprocessors(multiprocessors);
+    gpu::executor::set_shared_memory_limit(kSharedMemory);
   }
   ~Fitting() {
     tuning::stop_recording();
     gpu::executor::set_multiprocessors(before_);
+    gpu::executor::set_shared_memory_limit(0);
+    gpu::executor::set_resident_blocks(kResident);
   }
   Fitting(const Fitting&) = delete;
   Fitting& operator=(const Fitting&) = delete;
@@ -42,15 +45,17 @@ class Fitting {
   std::string why_not(const std::string& role, const std::string& problem, const std::string& choice) {
     const Met& known = known_of(role, problem);
     if (!known.met) return "no operator meets such a problem: " + known.why;
-    if (!std::binary_search(known.choices.begin(), known.choices.end(), choice)) {
-      return "no kernel of " + role + " has that choice for it";
-    }
+    const auto fits = known.choices.find(choice);
+    if (fits == known.choices.end()) return "no kernel of " + role + " has that choice for it";
+    std::string why;
+    gpu::executor::set_resident_blocks(fits->second);
     try {
       known.met->plan(choice);
     } catch (const Unsupported& error) {
-      return error.what();
+      why = error.what();
     }
-    return "";
+    gpu::executor::set_resident_blocks(kResident);
+    return why;
   }
 
   /// What the role's prior takes; empty where no operator meets such a problem.
@@ -61,9 +66,12 @@ class Fitting {
   }
 
  private:
+  static constexpr std::size_t kSharedMemory = 227 * 1024;  ///< of a block, on the GPUs that rows are of
+  static constexpr int kResident = 2, kMostResident = 8;
+
   struct Met {
     std::shared_ptr<tuning::Problem> met;
-    std::vector<std::string> choices;  ///< sorted
+    std::map<std::string, int> choices;  ///< with as many blocks to a multiprocessor as there are with it
     std::string why;
   };
 
@@ -88,8 +96,12 @@ class Fitting {
     } catch (const std::exception& error) {
       found.why = error.what();
     }
-    if (found.met) found.choices = found.met->choices();
-    std::sort(found.choices.begin(), found.choices.end());
+    // How many blocks fit a multiprocessor is a GPU's to say: with some number there is what was measured there.
+    for (int resident = 1; found.met && resident <= kMostResident; ++resident) {
+      gpu::executor::set_resident_blocks(resident);
+      for (const std::string& choice : found.met->choices()) found.choices.emplace(choice, resident);
+    }
+    gpu::executor::set_resident_blocks(kResident);
     return found;
   }
 

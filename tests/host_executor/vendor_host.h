@@ -105,7 +105,7 @@ inline int multiprocessors() { return executor::multiprocessors(); }
 
 template <class Parameters>
 int resident_blocks(void (*)(Parameters), int, std::size_t) {
-  return 2 * multiprocessors();
+  return executor::resident_blocks() * multiprocessors();
 }
 
 template <class Parameters>

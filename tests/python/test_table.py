@@ -47,10 +47,10 @@ def write(tmp_path, monkeypatch, commit):
     program.write_text(FITTING)
     program.chmod(0o755)
 
-    def written(problems, capsys, commits=(commit,), roles=(ROLE,), gpu="NVIDIA H200"):
+    def written(problems, capsys, commits=(commit,), roles=(ROLE,), gpu="NVIDIA H200", same=False):
         rows: journal.Rows = {}
         for number, (taken, us) in enumerate(problems):
-            text = f"x=float16[{number + 1},8,7,7] channels_last align=64 gpu"
+            text = f"x=float16[{1 if same else number + 1},8,7,7] channels_last align=64 gpu"
             of = commits[number % len(commits)]
             journal.add(rows, journal.Row(roles[number % len(roles)], text, "fake", of, taken, us))
         journal.write_rows(tmp_path / "rows/fake", rows)
@@ -116,30 +116,58 @@ def test_the_fastest_that_there_still_is(write, tmp_path, capsys, commit):
     assert "2 choices of 6 problems, faster than the prior's by more than 5%" in said
     assert "left out: 3 choices that there are no more, and so 1 problems" in said
     assert "  3 of these: no kernel has that choice" in said
-    assert "1 problems for which the prior takes a kernel by now that was not measured" in said
+    assert "2 problems for which the prior takes by now what was not measured" in said
+
+
+def test_what_the_prior_takes_by_now_is_what_is_to_be_beaten(write, tmp_path, capsys):
+    status, said = write(
+        [
+            ("old", {"old": 10.0, "slow/rows=8": 5.1, "fast": 5.0}),
+            ("old", {"old": 5.0, "slow/rows=8": 10.0, "fast": 6.0}),
+            ("slow/rows=2", {"slow/rows=2": 10.0, "fast": 6.0}),  # of rows=8 there is no time
+            ("old", {"old": 10.0, "slow/rows=2": 5.0, "fast": 4.0}),
+        ],
+        capsys,
+    )
+    assert status == 0, said
+    (file,) = (tmp_path / "tables").iterdir()
+    found = {one["problem"][10]: one["kernel"] for one in json.loads(file.read_text())["entries"]}
+    assert found == {"2": "old", "3": "fast"}
+    assert "1 problems for which the prior takes by now what was not measured" in said
 
 
 @pytest.mark.parametrize(
     ("commits", "sentence"),
     [
-        (("abc", "def"), f"rows of {ROLE} of 2 commits (abc, def); a role's are of one"),
+        (("abc", "def"), f"rows of 2 commits (abc, def), of {ROLE}: x=float16[1,8,7,7] channels_last align=64 gpu;"),
         (("0123456789",), "git knows no commit 0123456789"),
     ],
 )
 def test_rows_of_what(write, tmp_path, capsys, commits, sentence):
-    status, said = write([("slow", {"slow": 10.0, "fast": 5.0})] * 2, capsys, commits=commits)
+    status, said = write([("slow", {"slow": 10.0, "fast": 5.0})] * 2, capsys, commits=commits, same=True)
     assert (status, sentence in said) == (1, True), said
     assert not (tmp_path / "tables").exists()
 
 
-def test_roles_that_were_measured_at_different_commits(write, tmp_path, capsys, commit):
+def test_what_was_measured_anew_takes_the_place_of_what_was_before():
+    def rows(commit, *problems):
+        return {row.key: row for row in (journal.Row(ROLE, p, "fake", commit, "a", {"a": 1.0}) for p in problems)}
+
+    kept = rows("old", "1", "2")
+    journal.replace_older(kept, rows("new", "2", "3"))
+    assert {(row.problem, row.commit) for row in kept.values()} == {("1", "old"), ("2", "new"), ("3", "new")}
+    journal.replace_older(kept, {(ROLE, "3", "fake", "new"): journal.Row(ROLE, "3", "fake", "new", "a", {"b": 2.0})})
+    assert kept[ROLE, "3", "fake", "new"].us == {"a": 1.0, "b": 2.0}
+
+
+@pytest.mark.parametrize("roles", [(ROLE,), (ROLE, "sparse_conv2d.forward")])
+def test_problems_that_were_measured_at_different_commits(write, tmp_path, capsys, commit, roles):
     whole = subprocess.check_output(["git", "-C", str(ROOT), "rev-parse", "HEAD"], text=True).strip()
-    roles = ROLE, "sparse_conv2d.forward"
     status, said = write([("slow", {"slow": 10.0, "fast": 5.0})] * 2, capsys, commits=(commit, whole), roles=roles)
     assert status == 0, said
     written = json.loads((tmp_path / "tables/nvidia-h200-sm90-132.json").read_text())
     assert (written["commit"], written["date"]) == (f"{commit}, {whole}", table.day_of(commit))
-    assert sorted(one["role"] for one in written["entries"]) == sorted(roles)
+    assert sorted({one["role"] for one in written["entries"]}) == sorted(roles)
 
 
 def test_no_rows(write, capsys):

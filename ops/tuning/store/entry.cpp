@@ -92,13 +92,17 @@ std::string table_of(std::vector<Entry> entries, const TableHead& head) {
        {std::pair("commit", head.commit), std::pair("date", head.date), std::pair("frozen_by", head.frozen_by)}) {
     if (!value.empty()) json[name] = value;
   }
-  json["entries"] = Json::array();
+  std::string lines;  // an entry each: so a change of one is seen as such
   const Entry* before = nullptr;
   for (const Entry& entry : entries) {
-    if (before == nullptr || key_of(*before) != key_of(entry)) json["entries"].push_back(to_json(entry));
+    if (before == nullptr || key_of(*before) != key_of(entry)) {
+      lines += (lines.empty() ? "\n" : ",\n") + to_json(entry).dump();
+    }
     before = &entry;
   }
-  return json.dump(1) + '\n';
+  std::string text = json.dump();
+  text.pop_back();  // the brace that closes it
+  return text + ", \"entries\": [" + lines + "\n]}\n";
 }
 
 Table table_from(std::string_view json) {

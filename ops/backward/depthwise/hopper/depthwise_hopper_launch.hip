@@ -184,7 +184,7 @@ void for_each_cut(const DepthwiseBackwardArguments& a, const Visit& visit) {
     if (instance.whole != is_whole(a, instance.columns)) continue;
     const int least_warps = instance.window == 3 ? 3 : 2;  // of which a block of 64 kilobytes has room, with weights
     for (int warps = instance.most_warps; warps >= least_warps; warps /= 2) {
-      if (static_cast<std::size_t>(instance.memory_bytes(warps)) > kSharedMemoryLimit) continue;
+      if (static_cast<std::size_t>(instance.memory_bytes(warps)) > shared_memory_limit()) continue;
       for (std::int64_t strips = 1; strips <= y[2]; strips += std::max<std::int64_t>(strips / 4, 1)) {
         const Cut candidate = cut(instance, y, warps, strips);
         if (candidate.items <= kMostItems) visit(candidate, false);

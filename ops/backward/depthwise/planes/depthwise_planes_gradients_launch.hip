@@ -114,7 +114,7 @@ struct GradientTiles {
         (is_whole ? planned.input_height : std::min(planned.input_height, planned.strip_rows + grad.spare));
     planned.stage_bytes = std::max(planned.stage_bytes, (kSumsBytes / planned.stages + 127) / 128 * 128);
     memory = static_cast<std::size_t>(planned.memory_bytes());
-    if (memory > kSharedMemoryLimit) {
+    if (memory > shared_memory_limit()) {
       why_not = "its tiles do not fit shared memory";
       return;
     }

@@ -222,7 +222,7 @@ struct InputTiles {
     why_not = cut_planes(planned, static_cast<int>(size_of(a.x.dtype)), grad, {}, instance->columns, true, tiling);
     if (!why_not.empty()) return;
     memory = static_cast<std::size_t>(planned.memory_bytes());
-    if (memory > kSharedMemoryLimit) {
+    if (memory > shared_memory_limit()) {
       why_not = "its tiles do not fit shared memory";
       return;
     }

@@ -112,7 +112,7 @@ struct PlanesPass {
       planned.stage_bytes = std::max(planned.stage_bytes, kMomentsBytes);
     }
     memory = static_cast<std::size_t>(planned.memory_bytes());
-    if (memory > kSharedMemoryLimit) {
+    if (memory > shared_memory_limit()) {
       why_not = "its tiles do not fit shared memory";
       return;
     }

@@ -159,7 +159,7 @@ double share_out_blocks(DepthwisePlanesShape& shape, DepthwisePlanesGroups& resu
   double best = std::numeric_limits<double>::infinity();
   const auto consider = [&](int warps) {
     trial.warps = warps;
-    if (static_cast<std::size_t>(trial.memory_bytes()) > kSharedMemoryLimit) return;
+    if (static_cast<std::size_t>(trial.memory_bytes()) > shared_memory_limit()) return;
     const int resident = resident_blocks(trial);
     const int most = std::min(std::max(resident / result.groups, 1), int_divide_up(count, warps));
     for (int blocks = 1; blocks <= most; blocks *= 2) {
