@@ -173,28 +173,49 @@ double few_cost_of(const PointwiseWeightInstance& instance, const PointwiseWeigh
   return sum;
 }
 
-/// Of little work: one tile's positions to a block, or to any number of them.
-Cut few_cut(const PointwiseWeightInstance& instance, const PointwiseWeightParameters& p, int size) {
-  Cut best;
-  if (!instance.for_few) return best;
-  const std::int64_t tiles = divide_up(p.tiles.outputs, instance.rows) * divide_up(p.tiles.channels, instance.columns);
-  const std::int64_t steps = divide_up(p.pixels, instance.depth * instance.slices);
-  for (const int cluster : {1, 2, 4, 8}) {
+constexpr int kClustersOfCuts[] = {1, 2, 4, 8};
+
+std::int64_t tiles_of(const PointwiseWeightInstance& instance, const PointwiseWeightParameters& p) {
+  return divide_up(p.tiles.outputs, instance.rows) * divide_up(p.tiles.channels, instance.columns);
+}
+
+std::int64_t steps_of(const PointwiseWeightInstance& instance, const PointwiseWeightParameters& p) {
+  return divide_up(p.pixels, instance.depth * instance.slices);
+}
+
+/// The cuts that are worth a try: blocks for all multiprocessors, fewer, or twice as many.
+template <class Visit>
+void for_each_cut(const PointwiseWeightInstance& instance, const PointwiseWeightParameters& p, int size,
+                  const Visit& visit) {
+  const std::int64_t tiles = tiles_of(instance, p), steps = steps_of(instance, p);
+  for (const int cluster : kClustersOfCuts) {
     const std::int64_t room = cluster > 1 ? room_for_clusters(size) : size;
     if (cluster > 1 && (cluster > steps || tiles * cluster > room)) break;
     const std::int64_t most = std::min(std::max<std::int64_t>(1, room / tiles / cluster), divide_up(steps, cluster));
     for (const std::int64_t splits : {std::int64_t{1}, (most + 2) / 4, (most + 1) / 2, most, 2 * most}) {
       if (splits < 1 || (splits > most && (cluster > 1 || splits > steps))) continue;
-      // Blocks that are more than the multiprocessors have no more memory than they need.
-      Cut candidate{cluster, static_cast<int>(splits), most_stages(instance)};
-      if (tiles * cluster * splits > size) {
-        candidate.stages =
-            static_cast<int>(std::min<std::int64_t>(candidate.stages, divide_up(steps, cluster * splits)));
-      }
-      candidate.cost = few_cost_of(instance, p, tiles, steps, candidate, size);
-      if (candidate.cost < best.cost) best = candidate;
+      const std::int64_t block_steps = divide_up(steps, cluster * splits);
+      const int stages = most_stages(instance), few = static_cast<int>(std::min<std::int64_t>(stages, block_steps));
+      visit(Cut{cluster, static_cast<int>(splits), stages});
+      if (tiles * cluster * splits > size && few < stages) visit(Cut{cluster, static_cast<int>(splits), few});
     }
   }
+}
+
+/// Of little work: one tile's positions to a block, or to any number of them.
+Cut few_cut(const PointwiseWeightInstance& instance, const PointwiseWeightParameters& p, int size) {
+  Cut best;
+  if (!instance.for_few) return best;
+  const std::int64_t tiles = tiles_of(instance, p), steps = steps_of(instance, p);
+  for_each_cut(instance, p, size, [&](Cut candidate) {
+    const std::int64_t blocks = std::int64_t{candidate.cluster} * candidate.splits;  // of a tile
+    // Blocks that are more than the multiprocessors have no more memory than they need.
+    if (tiles * blocks > size) {
+      candidate.stages = static_cast<int>(std::min<std::int64_t>(candidate.stages, divide_up(steps, blocks)));
+    }
+    candidate.cost = few_cost_of(instance, p, tiles, steps, candidate, size);
+    if (candidate.cost < best.cost) best = candidate;
+  });
   return best;
 }
 
@@ -203,8 +224,7 @@ Cut cut(const PointwiseWeightInstance& instance, const PointwiseWeightParameters
   Cut best;
   if (!instance.for_many) return best;
   best.stages = most_stages(instance);
-  const std::int64_t tiles = divide_up(p.tiles.outputs, instance.rows) * divide_up(p.tiles.channels, instance.columns);
-  const std::int64_t steps = divide_up(p.pixels, instance.depth * instance.slices);
+  const std::int64_t tiles = tiles_of(instance, p), steps = steps_of(instance, p);
   if (is_wide(instance)) {  // in clusters of one size, as many of them as a GPU's parts have room for at once
     constexpr unsigned kCluster = 4;
     best.cluster = static_cast<int>(std::bit_floor(std::min(kCluster, static_cast<unsigned>(size))));
@@ -215,7 +235,7 @@ Cut cut(const PointwiseWeightInstance& instance, const PointwiseWeightParameters
     }
     return best;
   }
-  for (const int cluster : {1, 2, 4, 8}) {
+  for (const int cluster : kClustersOfCuts) {
     const std::int64_t most = std::min(std::max<std::int64_t>(1, size / tiles / cluster), divide_up(steps, cluster));
     for (const std::int64_t splits : {std::int64_t{1}, (most + 1) / 2, most}) {
       if (splits > 1 && cluster > 2) continue;  // a GPU's parts have no room for so many large clusters
@@ -248,32 +268,6 @@ template <class Visit>
 void for_each_instance(const PointwiseBackwardArguments& a, const Visit& visit) {
   for (const PointwiseWeightInstance& instance : kInstances) {
     if (instance.dtype == a.x.dtype && instance.kind == kind_of(a)) visit(instance);
-  }
-}
-
-constexpr int kClustersOfCuts[] = {1, 2, 4, 8};
-
-std::int64_t steps_of(const PointwiseWeightInstance& instance, const PointwiseWeightParameters& p) {
-  return divide_up(p.pixels, instance.depth * instance.slices);
-}
-
-/// The cuts that are worth a try: blocks for all multiprocessors, fewer, or twice as many.
-template <class Visit>
-void for_each_cut(const PointwiseWeightInstance& instance, const PointwiseWeightParameters& p, int size,
-                  const Visit& visit) {
-  const std::int64_t tiles = divide_up(p.tiles.outputs, instance.rows) * divide_up(p.tiles.channels, instance.columns);
-  const std::int64_t steps = steps_of(instance, p);
-  for (const int cluster : kClustersOfCuts) {
-    const std::int64_t room = cluster > 1 ? room_for_clusters(size) : size;
-    if (cluster > 1 && (cluster > steps || tiles * cluster > room)) break;
-    const std::int64_t most = std::min(std::max<std::int64_t>(1, room / tiles / cluster), divide_up(steps, cluster));
-    for (const std::int64_t splits : {std::int64_t{1}, (most + 2) / 4, (most + 1) / 2, most, 2 * most}) {
-      if (splits < 1 || (splits > most && (cluster > 1 || splits > steps))) continue;
-      const std::int64_t block_steps = divide_up(steps, cluster * splits);
-      const int stages = most_stages(instance), few = static_cast<int>(std::min<std::int64_t>(stages, block_steps));
-      visit(Cut{cluster, static_cast<int>(splits), stages});
-      if (tiles * cluster * splits > size && few < stages) visit(Cut{cluster, static_cast<int>(splits), few});
-    }
   }
 }
 
