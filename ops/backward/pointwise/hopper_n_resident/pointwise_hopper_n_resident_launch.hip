@@ -1,5 +1,6 @@
 #ifdef FUSEDSC_HOPPER
 #include <algorithm>
+#include <type_traits>
 
 #include "fusedsc/backward/pointwise/hopper_n_resident/pointwise_hopper_n_resident_kernel.h"
 #include "fusedsc/backward/pointwise/hopper_n_resident/pointwise_hopper_n_resident_wide_kernel.h"
@@ -39,7 +40,7 @@ using ImageOf = WeightPrepacker<T, kMostChannels, kWide>;
 struct NResidentInstance {
   DataType dtype;
   int outputs, channels;  ///< at most
-  int columns, wide, last_wide, groups, slices, quads;
+  int columns, wide, all_wide, last_wide, groups, slices, quads;
   void (*kernel)(PointwiseNResidentParameters);
   int (*memory)(int stages, bool has_added);
   PrepackedWeights image;
@@ -47,68 +48,40 @@ struct NResidentInstance {
   void (*sum)(NResidentSumParameters);
 };
 
-template <class T, int kOutputs, int kColumns, int kGroups>
+template <class T, int kOutputs, int kChannels, int kColumns, int kSlices>
 NResidentInstance instance(DataType dtype) {
-  using Product = PointwiseNResidentProduct<T, kOutputs, kColumns, kGroups>;
-  return {dtype,
-          kOutputs,
-          kColumns,
-          kColumns,
-          Product::kWide,
-          Product::kLastWide,
-          kGroups,
-          kGroups,
-          Product::kQuads,
-          hopper_kernel<Product>,
-          Product::memory_bytes,
-          Product::kImage,
-          image_kernel<ImageOf<T, Product::kWide>>,
-          n_resident_sum_kernel<T>};
-}
-
-template <class T, int kOutputs, int kChannels, int kColumns>
-NResidentInstance wide_instance(DataType dtype) {
-  using Product = PointwiseNResidentWideProduct<T, kOutputs, kChannels, kColumns>;
+  using Block = NResidentBlock<T, kOutputs, kChannels, kColumns, kSlices>;
+  using Product =
+      std::conditional_t<Block::kSharesTile, PointwiseNResidentWideProduct<Block>, PointwiseNResidentProduct<Block>>;
   return {dtype,
           kOutputs,
           kChannels,
           kColumns,
-          Product::kWide,
-          64,
-          2,
-          1,
-          Product::kQuads,
+          Block::kWide,
+          Block::kAllWide,
+          Block::kLastWide,
+          Block::kGroups,
+          kSlices,
+          Block::kQuads,
           hopper_kernel<Product>,
           Product::memory_bytes,
-          Product::kImage,
-          image_kernel<ImageOf<T, Product::kWide>>,
+          Block::kImage,
+          image_kernel<ImageOf<T, Block::kWide>>,
           n_resident_sum_kernel<T>};
 }
 
-#define FUSEDSC_BOTH(outputs, columns, groups)                    \
-  instance<Float16, outputs, columns, groups>(DataType::float16), \
-      instance<BFloat16, outputs, columns, groups>(DataType::bfloat16)
-#define FUSEDSC_BOTH_WIDE(outputs, channels, columns)                    \
-  wide_instance<Float16, outputs, channels, columns>(DataType::float16), \
-      wide_instance<BFloat16, outputs, channels, columns>(DataType::bfloat16)
+#define FUSEDSC_BOTH(outputs, channels, columns, slices)                    \
+  instance<Float16, outputs, channels, columns, slices>(DataType::float16), \
+      instance<BFloat16, outputs, channels, columns, slices>(DataType::bfloat16)
 
 /// The first that fits is taken.
 const std::vector<NResidentInstance>& instances() {
   static const std::vector<NResidentInstance> all = {
-      // outputs, channels, warpgroups
-      FUSEDSC_BOTH(48, 16, 4),
-      FUSEDSC_BOTH(96, 16, 4),
-      FUSEDSC_BOTH(96, 24, 4),
-      FUSEDSC_BOTH(144, 24, 3),
-      FUSEDSC_BOTH(192, 32, 3),
-      // outputs, channels, of which a block has so many
-      FUSEDSC_BOTH_WIDE(128, 48, 48),
-      FUSEDSC_BOTH_WIDE(256, 48, 48),
-      FUSEDSC_BOTH_WIDE(384, 64, 64),
-      FUSEDSC_BOTH_WIDE(192, 96, 48),
-      FUSEDSC_BOTH_WIDE(256, 96, 48),
-      FUSEDSC_BOTH_WIDE(384, 96, 48),
-      FUSEDSC_BOTH_WIDE(576, 96, 48),
+      // outputs, channels, of which a block has so many; warpgroups with positions of their own, or one for two
+      FUSEDSC_BOTH(48, 16, 16, 4),  FUSEDSC_BOTH(96, 16, 16, 4),  FUSEDSC_BOTH(96, 24, 24, 4),
+      FUSEDSC_BOTH(144, 24, 24, 3), FUSEDSC_BOTH(192, 32, 32, 3), FUSEDSC_BOTH(128, 48, 48, 1),
+      FUSEDSC_BOTH(256, 48, 48, 1), FUSEDSC_BOTH(384, 64, 64, 1), FUSEDSC_BOTH(192, 96, 48, 1),
+      FUSEDSC_BOTH(256, 96, 48, 1), FUSEDSC_BOTH(384, 96, 48, 1), FUSEDSC_BOTH(576, 96, 48, 1),
   };
   return all;
 }
@@ -201,7 +174,7 @@ class NResidentPass {
     p.grad_y = map(activation_matrix(a.grad_y, 1, true), p.outputs, 64);
     p.own_x = map(activation_matrix(a.x, 1, true), p.channels, instance_.wide);
     p.last_grad_y = map(activation_matrix(a.grad_y, 1, true), p.outputs, instance_.last_wide);
-    p.x = map(activation_matrix(a.x, 1, true), p.channels, instance_.channels <= 32 ? 32 : 64);
+    p.x = map(activation_matrix(a.x, 1, true), p.channels, instance_.all_wide);
     p.added = map(activation_matrix(a.grad_add, 1, true), p.channels, instance_.wide);
     p.grad_x = map(output_matrix(a.grad_x, 1, true), p.channels, instance_.wide);
     p.added_data = a.grad_add.data;
