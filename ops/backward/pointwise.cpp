@@ -26,7 +26,6 @@ const Ranked kRanked[] = {
 #endif
 #ifdef FUSEDSC_HOPPER
     {tuning::kernel_of<pointwise_backward_hopper_n_resident>()},
-    {tuning::kernel_of<pointwise_backward_tf32_n_resident>()},
     {tuning::kernel_of<pointwise_backward_tf32_k_resident>()},
     {tuning::kernel_of<pointwise_backward_hopper_transposing>(), suits_pointwise_transposing},
     {pointwise_backward_hopper_narrow(), suits_pointwise_narrow, pointwise_backward_hopper_narrow_prior},

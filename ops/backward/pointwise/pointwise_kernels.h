@@ -52,9 +52,8 @@ tuning::Config pointwise_backward_hopper_prior(const PointwiseBackwardArguments&
 /// Likewise, contiguous: the input gradient, before that of the weight by whichever entry is best for it.
 tuning::Kernel<PointwiseBackwardArguments> pointwise_backward_hopper_planes();
 tuning::Config pointwise_backward_hopper_planes_prior(const PointwiseBackwardArguments& a);
-/// Both gradients in one pass that does not read the output.
+/// 16 bits or TF32, channels_last: both gradients in one pass that does not read the output.
 Implementation<PointwiseBackwardArguments> pointwise_backward_hopper_n_resident();
-Implementation<PointwiseBackwardArguments> pointwise_backward_tf32_n_resident();
 /// Both in one pass over x, for a prologue of x.
 Implementation<PointwiseBackwardArguments> pointwise_backward_tf32_k_resident();
 /// The weight gradient of 16-bit tensors of which one has few channels.
