@@ -23,10 +23,8 @@ struct PointwiseWeightBlock {
   static constexpr int kProductThreads = kGroups * 128, kThreads = kProductThreads + (kHasCopyWarp ? 32 : 0);
   static_assert(!kHasCopyWarp || !kFused);  // a prologue changes x where it lies, once
 
-  static constexpr int kParts = kFused ? 2 : 1;  ///< grad_y; output
-  /// Columns of a copy of x, and of a product instruction.
-  static constexpr int kBox = kColumns % 64 == 0 ? 64 : 32, kBoxes = kColumns / kBox;
-  static constexpr int kWide = kHasCopyWarp ? kColumns : kBox, kColumnBlocks = kColumns / kWide;
+  static constexpr int kParts = kFused ? 2 : 1;                                        ///< grad_y; output
+  static constexpr int kBox = kColumns % 64 == 0 ? 64 : 32, kBoxes = kColumns / kBox;  ///< columns of a copy of x
   static constexpr int kBoxRowBytes = kBox * 2, kBoxBytes = kDepth * kBoxRowBytes, kXBytes = kBoxes * kBoxBytes;
   static constexpr int kRowTileBytes = kDepth * 128, kPartBytes = kRowBlocks * kRowTileBytes;
   static constexpr int kStageBytes = kXBytes + kParts * kPartBytes;
@@ -43,7 +41,7 @@ struct PointwiseWeightBlock {
   static constexpr int kOutputScales = kChannelSums + kGroups * kColumns, kBiasSums = kOutputScales + 3 * kRows;
   static constexpr int kVectorFloats = !kFused ? 0 : kBiasSums + (kBias ? (kGroups + 1) * kRows : 0);
 
-  using Result = float[kOwnBlocks][kColumnBlocks][kWide / 2];
+  using Result = float[kOwnBlocks][kColumns / 2];
   struct Sums {
     Result products[kParts];
     float of_channels[kFused ? kBoxes : 1][4], of_rows[kParts][kBias ? kOwnBlocks : 1][4];
@@ -89,7 +87,7 @@ struct PointwiseWeightBlock {
     const auto leave_own = [&](int quad, const Four& sum) { leave_quad(quad, sum); };
     const auto keep_own = [&](int quad, const Four& sum) { *place_of(quad, quad % kSlices + 1) = sum; };
     if constexpr (kHasCopyWarp) {
-      if (p.cluster == 1) return p.stores_runs ? store_runs(sums[0][0]) : for_own(sums, leave_own);
+      if (p.cluster == 1) return p.stores_runs ? store_runs(sums[0]) : for_own(sums, leave_own);
       group_barrier<kProductThreads>(0);  // all are done with the tiles, where the sums go
       for_own(sums, keep_own);
     } else {
@@ -138,8 +136,7 @@ struct PointwiseWeightBlock {
   }
 
   FUSEDSC_DEVICE static Four four_of(const Result& sums, int quad) {
-    const int column = quad % (kColumns / 8) * 8;
-    const float* from = sums[quad / (kColumns / 8)][column / kWide] + column % kWide / 2;
+    const float* from = sums[quad / (kColumns / 8)] + quad % (kColumns / 8) * 4;
     return {from[0], from[1], from[2], from[3]};
   }
 
@@ -197,7 +194,7 @@ struct PointwiseWeightBlock {
 
   /// To the weight, of which four neighbouring lanes have two channels each, by 16 bytes: a lane takes all channels of
   /// one quad of four from them. By words, memory is written in halves of sectors, which took a microsecond.
-  FUSEDSC_DEVICE void store_runs(const float (&sums)[kWide / 2]) const {
+  FUSEDSC_DEVICE void store_runs(const float (&sums)[kColumns / 2]) const {
     constexpr int kLanes = 4;
     const int lane = thread % kLanes;
     const int output = first_output + row_block() * 64 + thread / 32 * 16 + thread % 32 / kLanes;

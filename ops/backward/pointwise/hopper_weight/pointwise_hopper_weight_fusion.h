@@ -106,8 +106,8 @@ class PointwiseWeightFusion {
         const auto channel = *reinterpret_cast<const Aligned<float, 2>*>(channel_sums + c + lane % 4 * 2);
 #pragma unroll
         for (int v = 0; v < 4; ++v) {
-          float& sum = sums.products[0][i][c / kWide][c % kWide / 2 + v];
-          const float other = sums.products[kParts - 1][i][c / kWide][c % kWide / 2 + v];
+          float& sum = sums.products[0][i][c / 2 + v];
+          const float other = sums.products[kParts - 1][i][c / 2 + v];
           sum = sum * grad_scale[v / 2] + (other * output_scale[v / 2] + channel.elements[v % 2] * offset[v / 2]);
         }
       }
@@ -133,7 +133,7 @@ class PointwiseWeightFusion {
  private:
   using T = typename Block::T;
   static constexpr int kRows = Block::kRows, kColumns = Block::kColumns, kParts = Block::kParts;
-  static constexpr int kBox = Block::kBox, kBoxes = Block::kBoxes, kWide = Block::kWide;
+  static constexpr int kBox = Block::kBox, kBoxes = Block::kBoxes;
 
   const Block& b_;
   const PointwiseWeightParameters& p_;

@@ -150,9 +150,8 @@ class PointwiseWeightProduct {
   /// Sums of a single tensor are products with ones.
   FUSEDSC_DEVICE void multiply_tiles(Sums& sums, const unsigned char* stage) const {
     constexpr int kBoxRowBytes = Block::kBoxRowBytes;
-    const std::uint64_t x = Block::kWide > Block::kBox ? describe_blocks<kBoxRowBytes>(stage, Block::kBoxBytes)
-                                                       : describe<kBoxRowBytes>(stage);
-    const std::uint64_t rows = describe<128>(stage + Block::kXBytes + b_.row_block() * Block::kRowTileBytes),
+    const std::uint64_t x = describe_blocks<kBoxRowBytes>(stage, Block::kBoxBytes),
+                        rows = describe<128>(stage + Block::kXBytes + b_.row_block() * Block::kRowTileBytes),
                         ones = describe_constant(b_.vectors);
     fence_all(sums);
     begin_products();
@@ -164,10 +163,7 @@ class PointwiseWeightProduct {
 #pragma unroll
         for (int i = 0; i < Block::kOwnBlocks; ++i) {
           const std::uint64_t row = rows_step + (part * Block::kPartBytes + i * Block::kRowTileBytes) / 16;
-#pragma unroll
-          for (int j = 0; j < Block::kColumnBlocks; ++j) {
-            multiply<true, true>(sums.products[part][i][j], row, x_step + j * Block::kBoxBytes / 16, false, T());
-          }
+          multiply<true, true>(sums.products[part][i], row, x_step, false, T());
           if constexpr (kBias) multiply<false, true>(sums.of_rows[part][i], row, ones, false, T());
         }
       }
