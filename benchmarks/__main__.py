@@ -19,7 +19,7 @@ from .case_records import CLOCKS, UserError, identity, measure, measuring, prepa
 from .measure import Machine, Unused, commit, machine_of
 from .records import Record, file_name, key_of, measured, read, write_json
 from .sparse_gains import print_splits
-from .suites import ALL_DIRECTIONS, DTYPES, LAYOUTS, ON_REQUEST, SUITES, Case, Selection
+from .suites import ALL_DIRECTIONS, AUTOCAST, DTYPES, LAYOUTS, ON_REQUEST, SUITES, Case, Selection
 from .tables import print_tables
 from .workloads import COMPILED
 from .workloads.trained_network import STEPS
@@ -47,6 +47,7 @@ examples:
   python -m benchmarks --device cuda --case 'D18 *' --direction 'input gradient'
   python -m benchmarks --device cuda --suite dsc_block network --compile --dtype float16 --layout channels_last
   python -m benchmarks --device cuda --suite inference --compile --case-limit 300
+  python -m benchmarks --device cuda --suite inference_autocast --compile --dtype float16       of float32 parameters
   python -m benchmarks --device cuda --suite sparse_by_zeros --dtype float32 --no-tf32 --missing   what lacks of a run
   python -m benchmarks --device cuda --suite sliding_channel sliding_channel_network --case '*cg2*' --tf32
   python -m benchmarks --device cuda --suite sliding_channel --against 'dense*' --dtype float16 --layout channels_last
@@ -147,8 +148,10 @@ def without_kept(cases: list[Case], options: argparse.Namespace, machine: Machin
 def why_none(selection: Selection, machine: Machine) -> str:
     """Which option leaves no case over, and what it may be."""
     suites = ", ".join(selection.suites)
-    everything = replace(selection, pattern="*", layouts=tuple(LAYOUTS), directions=()).cases(machine)
+    everything = replace(selection, pattern="*", dtypes=tuple(DTYPES), layouts=tuple(LAYOUTS), directions=())
+    everything = everything.cases(machine)
     for option, chosen, key in (
+        ("--dtype", selection.dtypes, "dtype"),
         ("--direction", selection.directions, "direction"),
         ("--layout", selection.layouts, "layout"),
     ):
@@ -228,7 +231,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         "--batch", type=whole_number, nargs="+", metavar="N",
         help="images per batch (each block's and network's own, CPU layers: 8, GPU layers: 1 8 16 32 64)",
     )  # fmt: skip
-    parser.add_argument("--dtype", nargs="+", choices=tuple(DTYPES), help="(CPU: float32; GPU: all)")
+    parser.add_argument(
+        "--dtype", nargs="+", choices=tuple(DTYPES), help="(CPU: float32, of autocast bfloat16; GPU: all)"
+    )
     parser.add_argument("--layout", nargs="+", choices=tuple(LAYOUTS), default=list(LAYOUTS), help="(both)")
     parser.add_argument(
         "--direction", nargs="+", choices=ALL_DIRECTIONS, metavar="DIRECTION",
@@ -276,7 +281,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         parser.error("--clock thread: it is one thread's; add --threads 1, and measure a CPU")
     if options.missing and options.device == "cpu":
         parser.error("--missing: results of a CPU are kept whole; measure all of its cases")
-    options.dtype = options.dtype or (["float32"] if options.device == "cpu" else list(DTYPES))
+    of_autocast = all(suite.endswith(AUTOCAST) for suite in options.suite)
+    of_cpu = ["bfloat16" if of_autocast else "float32"]
+    options.dtype = options.dtype or (of_cpu if options.device == "cpu" else list(DTYPES))
     options.rounds = options.rounds or ROUNDS[options.device]
     return options
 

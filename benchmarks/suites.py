@@ -158,18 +158,25 @@ SUITES = {
     "cuda": (
         "depthwise", "pointwise", "depthwise_module", "pointwise_module", "epilogue", "sliding_channel", "dsc_block",
         "dsc_block_leanest", "unusual", "inverted_residual", "inverted_residual_leanest", "squeeze_excite", "network",
-        "other_networks", "inference", "ablation", "sliding_channel_network", "sparse", "sparse_network",
+        "other_networks", "inference", "inference_autocast", "ablation", "sliding_channel_network", "sparse",
+        "sparse_network",
     ),
 }  # fmt: skip
 """What a run without --suite measures."""
 ON_REQUEST = {
-    "cpu": ("sparse_network", "sparse_by_zeros", "sparse_by_batch", "sparse_by_stride"),
+    "cpu": (
+        "inference", "inference_autocast", "sparse_network", "sparse_by_zeros", "sparse_by_batch", "sparse_by_stride",
+    ),
     "cuda": ("sparse_by_zeros", "sparse_by_batch", "sparse_by_stride"),
-}
+}  # fmt: skip
 """And those that are measured where they are named."""
-WHOLE_NETWORKS = ("network", "other_networks", "inference", "ablation", "sliding_channel_network", "sparse_network")
+WHOLE_NETWORKS = (
+    "network", "other_networks", "inference", "inference_autocast", "ablation", "sliding_channel_network",
+    "sparse_network",
+)  # fmt: skip
 MODULE = "_module"  # the layers of the suite of that name, as modules
 LEANEST = "_leanest"  # the same blocks, as they are where memory is dear
+AUTOCAST = "_autocast"  # the same networks, of float32 parameters under autocast of a type of 16 bits
 DIRECTIONS = {"cpu": ("forward", "backward"), "cuda": ("forward", "input gradient", "weight gradient")}
 BLOCK_DIRECTIONS = ("forward", "forward+backward")
 FORWARD = ("forward",)
@@ -276,18 +283,26 @@ class Selection:
             "network": NETWORKS if self.device == "cpu" else GPU_NETWORKS,
             "other_networks": OTHER_NETWORKS,
             "inference": INFERENCE_NETWORKS,
+            "inference_autocast": INFERENCE_NETWORKS,
             "ablation": ABLATIONS,
             "sliding_channel_network": SLIDING_CHANNEL_NETWORKS,
             "sparse_network": SPARSE_NETWORKS + ((self.trained,) if self.trained else ()),
         }[suite]
         layouts = ("channels_last",) if self.device == "cpu" or suite != "network" else LAYOUTS
-        inferences = {"inference": inference, "ablation": inference, "sparse_network": sparse_network}
+        inferences = {
+            "inference": inference,
+            "inference_autocast": partial(inference, autocast=True),
+            "ablation": inference,
+            "sparse_network": sparse_network,
+        }
         direction = INFERENCE if suite in inferences else NETWORK_DIRECTION
         make = inferences.get(suite, training_step)
         more = {"pytorch_layouts": tuple(LAYOUTS)} if suite == "sparse_network" else {}
         for network in self._with_batches(networks):
             op = network.name.split()[0]
             for dtype in self.dtypes:
+                if suite.endswith(AUTOCAST) and dtype == "float32":
+                    continue
                 for layout in layouts:
                     build = partial(make, network, replace(self._place(machine, dtype, layout), **more))
                     yield Case(suite, network.name, op, direction, dtype, layout, network.batch, build)

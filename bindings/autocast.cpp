@@ -1,11 +1,12 @@
 /// Autocast: x and the convolutions' weights and biases take autocast's dtype; BatchNorm's parameters and statistics
-/// never do.
+/// never do. What fusedsc.fold_batch_norms keeps of weights and biases is read in place of being cast.
 #include <ATen/autocast_mode.h>
 #include <torch/library.h>
 
 #include <span>
 
 #include "conv_chain_operands.h"
+#include "kept_tensors.h"
 #include "operators.h"
 #include "transforms.h"
 #include "translated.h"
@@ -24,19 +25,31 @@ struct Autocast {
     return at::autocast::cached_cast(dtype, tensor, device);
   }
 
+  /// Parameters, each as above.
+  template <std::size_t count>
+  std::array<OptionalTensor, count> each(std::array<OptionalTensor, count> parameters) const {
+    cast_together(parameters, [this](at::TensorList others) {
+      std::vector<Tensor> results;
+      for (const Tensor& other : others) results.push_back((*this)(other));
+      return results;
+    });
+    return parameters;
+  }
+
   /// Of those that are given and need it, all at once.
   template <std::size_t count>
   std::array<OptionalTensor, count> together(std::array<OptionalTensor, count> tensors) const {
     return together(tensors, [&](at::TensorList others) { return cast(others, dtype); });
   }
-  /// By cast_all, which is given those that need it.
+  /// By cast_all, which is given those that need it; `numbers` say what it does besides.
   template <std::size_t count, class Cast>
-  std::array<OptionalTensor, count> together(std::array<OptionalTensor, count> tensors, const Cast& cast_all) const {
-    cast_together(tensors, cast_all);
+  std::array<OptionalTensor, count> together(std::array<OptionalTensor, count> tensors, const Cast& cast_all,
+                                             at::ArrayRef<double> numbers = {}) const {
+    cast_together(tensors, cast_all, numbers);
     return tensors;
   }
   template <class Cast>
-  void cast_together(std::span<OptionalTensor> tensors, const Cast& cast_all) const {
+  void cast_together(std::span<OptionalTensor> tensors, const Cast& cast_all, at::ArrayRef<double> numbers = {}) const {
     std::vector<Tensor> others;
     std::vector<std::size_t> places;
     for (std::size_t i = 0; i < tensors.size(); ++i) {
@@ -45,7 +58,10 @@ struct Autocast {
       places.push_back(i);
     }
     if (others.empty()) return;
-    const std::vector<Tensor> results = cast_all(others);
+    // What is kept is no tensor that autocast keeps for as long as it is on.
+    const auto to_keep = [&] { return numbers.empty() ? cast(others, dtype) : cast_all(others); };
+    std::optional<std::vector<Tensor>> kept = kept_casts(others, numbers, dtype, to_keep);
+    const std::vector<Tensor> results = kept ? *std::move(kept) : cast_all(others);
     for (std::size_t i = 0; i < places.size(); ++i) tensors[places[i]] = results[i];
   }
 
@@ -69,21 +85,24 @@ template <at::DeviceType device>
 Tensor depthwise_conv2d_autocast(const Tensor& x, const Tensor& weight, const OptionalTensor& bias, IntArrayRef stride,
                                  IntArrayRef padding, IntArrayRef dilation) {
   const Autocast<device> cast;
-  return depthwise_conv2d(cast(x), cast(weight), cast(bias), stride, padding, dilation);
+  const auto [own_weight, own_bias] = cast.template each<2>({weight, bias});
+  return depthwise_conv2d(cast(x), *own_weight, own_bias, stride, padding, dilation);
 }
 
 template <at::DeviceType device>
 Tensor pointwise_conv2d_autocast(const Tensor& x, const Tensor& weight, const OptionalTensor& bias,
                                  std::int64_t groups) {
   const Autocast<device> cast;
-  return pointwise_conv2d(cast(x), cast(weight), cast(bias), groups);
+  const auto [own_weight, own_bias] = cast.template each<2>({weight, bias});
+  return pointwise_conv2d(cast(x), *own_weight, own_bias, groups);
 }
 
 template <at::DeviceType device>
 Tensor sliding_channel_conv2d_autocast(const Tensor& x, const Tensor& weight, const OptionalTensor& bias,
                                        std::int64_t groups, double overlap) {
   const Autocast<device> cast;
-  return sliding_channel_conv2d(cast(x), cast(weight), cast(bias), groups, overlap);
+  const auto [own_weight, own_bias] = cast.template each<2>({weight, bias});
+  return sliding_channel_conv2d(cast(x), *own_weight, own_bias, groups, overlap);
 }
 
 template <at::DeviceType device>
@@ -92,7 +111,8 @@ Tensor prologue_conv2d_autocast(const Tensor& x, const OptionalTensor& scale, co
                                 IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation, std::int64_t groups,
                                 std::string_view activation) {
   const Autocast<device> cast;
-  return prologue_conv2d(cast(x), scale, shift, prologue, cast(weight), cast(bias), stride, padding, dilation, groups,
+  const auto [own_weight, own_bias] = cast.template each<2>({weight, bias});
+  return prologue_conv2d(cast(x), scale, shift, prologue, *own_weight, own_bias, stride, padding, dilation, groups,
                          activation);
 }
 
@@ -101,7 +121,8 @@ Tensor ecr_conv2d_autocast(const Tensor& x, const Tensor& weight, const Optional
                            IntArrayRef padding, IntArrayRef dilation, std::int64_t groups, std::string_view activation,
                            const OptionalTensor& packed, std::string_view config) {
   const Autocast<device> cast;
-  return ecr_conv2d(cast(x), cast(weight), cast(bias), stride, padding, dilation, groups, activation, packed, config);
+  const auto [own_weight, own_bias] = cast.template each<2>({weight, bias});
+  return ecr_conv2d(cast(x), *own_weight, own_bias, stride, padding, dilation, groups, activation, packed, config);
 }
 
 template <at::DeviceType device>
@@ -109,8 +130,9 @@ Tensor pecr_conv2d_autocast(const Tensor& x, const Tensor& weight, const Optiona
                             IntArrayRef padding, IntArrayRef pool_size, IntArrayRef pool_stride, IntArrayRef dilation,
                             std::int64_t groups, const OptionalTensor& packed, std::string_view config) {
   const Autocast<device> cast;
-  return pecr_conv2d(cast(x), cast(weight), cast(bias), stride, padding, pool_size, pool_stride, dilation, groups,
-                     packed, config);
+  const auto [own_weight, own_bias] = cast.template each<2>({weight, bias});
+  return pecr_conv2d(cast(x), *own_weight, own_bias, stride, padding, pool_size, pool_stride, dilation, groups, packed,
+                     config);
 }
 
 template <at::DeviceType device>
@@ -120,9 +142,9 @@ Tensor from_compressed_autocast(const Tensor& values, const Tensor& channels, co
                                 std::string_view activation, IntArrayRef pool_size, IntArrayRef pool_stride,
                                 const OptionalTensor& packed, bool channels_last, std::string_view config) {
   const Autocast<device> cast;
-  return sparse_conv2d_from_compressed(cast(values), channels, counts, cast(weight), cast(bias), stride, padding,
-                                       dilation, groups, activation, pool_size, pool_stride, packed, channels_last,
-                                       config);
+  const auto [own_weight, own_bias] = cast.template each<2>({weight, bias});
+  return sparse_conv2d_from_compressed(cast(values), channels, counts, *own_weight, own_bias, stride, padding, dilation,
+                                       groups, activation, pool_size, pool_stride, packed, channels_last, config);
 }
 
 template <at::DeviceType device>
@@ -134,7 +156,8 @@ std::tuple<Tensor, Tensor, Tensor> to_compressed_autocast(const Tensor& x, const
                                                           IntArrayRef pool_size, IntArrayRef pool_stride,
                                                           const OptionalTensor& packed, std::string_view config) {
   const Autocast<device> cast;
-  return sparse_conv2d_to_compressed(cast(x), channels, counts, cast(weight), cast(bias), stride, padding, dilation,
+  const auto [own_weight, own_bias] = cast.template each<2>({weight, bias});
+  return sparse_conv2d_to_compressed(cast(x), channels, counts, *own_weight, own_bias, stride, padding, dilation,
                                      groups, activation, pool_size, pool_stride, packed, config);
 }
 
@@ -155,7 +178,10 @@ Tensor dsc_block_autocast(const Tensor& x, const Tensor& dw_weight, const Option
     const auto expanding = [&](at::TensorList tensors) {
       return cast_sliding(tensors, cast.dtype, dw_weight.size(0), groups, *overlap, false);
     };
-    const auto [dw, dw_b, pw_b, pw] = cast.template together<4>({dw_weight, dw_bias, pw_bias, pw_weight}, expanding);
+    const std::array<double, 3> windows = {static_cast<double>(dw_weight.size(0)), static_cast<double>(groups),
+                                           *overlap};
+    const auto [dw, dw_b, pw_b, pw] =
+        cast.template together<4>({dw_weight, dw_bias, pw_bias, pw_weight}, expanding, windows);
     return dsc_block(cast(x), *dw, bn_weight, bn_bias, running_mean, running_var, *pw, dw_b, pw_b, training, momentum,
                      num_batches_tracked, eps, activation, stride, padding, dilation, recompute, 1, std::nullopt);
   }
@@ -171,7 +197,8 @@ Tensor conv_bn_act_autocast(const Tensor& x, const Tensor& weight, const Optiona
                             const OptionalTensor& num_batches_tracked, double eps, std::string_view activation,
                             IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation) {
   const Autocast<device> cast;
-  return conv_bn_act(cast(x), cast(weight), bn_weight, bn_bias, running_mean, running_var, training, momentum,
+  const auto [own_weight] = cast.template each<1>({weight});
+  return conv_bn_act(cast(x), *own_weight, bn_weight, bn_bias, running_mean, running_var, training, momentum,
                      num_batches_tracked, eps, activation, stride, padding, dilation);
 }
 

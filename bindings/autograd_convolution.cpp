@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "autograd.h"
+#include "kept_tensors.h"
 #include "operators.h"
 #include "transforms.h"
 #include "translated.h"
@@ -146,6 +147,7 @@ struct Backward : torch::autograd::Function<Backward<Convolution>> {
 Tensor depthwise_conv2d_autograd(const Tensor& x, const Tensor& weight, const OptionalTensor& bias, IntArrayRef stride,
                                  IntArrayRef padding, IntArrayRef dilation) {
   refuse_transforms("depthwise_conv2d", x, weight, bias);
+  note_parameters(weight, bias);
   return Forward<Depthwise>::apply(x, weight, bias, Depthwise{stride.vec(), padding.vec(), dilation.vec()});
 }
 
@@ -160,6 +162,7 @@ Tensors3 depthwise_conv2d_backward_autograd(const Tensor& grad_y, const Tensor& 
 Tensor pointwise_conv2d_autograd(const Tensor& x, const Tensor& weight, const OptionalTensor& bias,
                                  std::int64_t groups) {
   refuse_transforms("pointwise_conv2d", x, weight, bias);
+  note_parameters(weight, bias);
   return Forward<Pointwise>::apply(x, weight, bias, Pointwise{groups});
 }
 
@@ -172,6 +175,7 @@ Tensors3 pointwise_conv2d_backward_autograd(const Tensor& grad_y, const Tensor& 
 Tensor sliding_channel_conv2d_autograd(const Tensor& x, const Tensor& weight, const OptionalTensor& bias,
                                        std::int64_t groups, double overlap) {
   refuse_transforms("sliding_channel_conv2d", x, weight, bias);
+  note_parameters(weight, bias);
   return Forward<SlidingChannel>::apply(x, weight, bias, SlidingChannel{groups, overlap});
 }
 

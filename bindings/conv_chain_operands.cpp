@@ -6,6 +6,7 @@
 
 #include "fusedsc/common/checks/check_part.h"
 #include "joined_tensors.h"
+#include "kept_tensors.h"
 #include "new_tensor.h"
 #include "tensor_conversion.h"
 
@@ -127,6 +128,37 @@ ConvChainCasts::ConvChainCasts(const Tensor& x, const ConvChainTensors& tensors)
   }
   elements = places.elements();
   has_gaps = places.has_gaps();
+}
+
+std::optional<CastConvolutions> kept_chain_casts(const Tensor& x, at::TensorList weights,
+                                                 const TensorOptionals& biases) {
+  const at::ScalarType dtype = x.scalar_type();
+  if (at::GradMode::is_enabled() && notes_gradients()) {
+    std::vector<Tensor> parameters = weights.vec();
+    for (const OptionalTensor& bias : biases) {
+      if (bias) parameters.push_back(*bias);
+    }
+    note_gradients(parameters);
+  }
+  std::vector<Tensor> others;
+  const auto is_cast = [dtype](const Tensor& tensor) { return tensor.scalar_type() != dtype; };
+  std::ranges::copy_if(weights, std::back_inserter(others), is_cast);
+  for (const OptionalTensor& bias : biases) {
+    if (bias && is_cast(*bias)) others.push_back(*bias);
+  }
+  auto kept = kept_casts(others, {}, dtype, [&] {
+    std::vector<Tensor> dense;  // as kernels read them
+    for (const Tensor& other : others) dense.push_back(other.contiguous());
+    return aten::cast(dense, dtype);
+  });
+  if (!kept) return std::nullopt;
+  auto next = kept->begin();
+  CastConvolutions result;
+  for (const Tensor& weight : weights) result.weights.push_back(is_cast(weight) ? std::move(*next++) : weight);
+  for (const OptionalTensor& bias : biases) {
+    result.biases.push_back(bias && is_cast(*bias) ? OptionalTensor(std::move(*next++)) : bias);
+  }
+  return result;
 }
 
 ConvChainOperands::ConvChainOperands(const Tensor& x_, const ConvChainTensors& tensors, const Tensor& statistics_,

@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -70,6 +71,16 @@ Explanation explanation_of_chain(const Tensor& x, const ConvChainTensors& tensor
                                  at::ArrayRef<double> eps, const OptionalTensor& branch_scale, bool training);
 /// Channels of all the BatchNorms together, in the order of `statistics`.
 c10::SymInt channels_of_batch_norms(const ConvChainOptions& options, const std::vector<SymSizes>& sizes);
+
+struct CastConvolutions {
+  std::vector<Tensor> weights;
+  TensorOptionals biases;
+};
+
+/// Weights and biases in x's dtype where fusedsc.fold_batch_norms keeps them; None where there are none of another
+/// dtype, or where nothing of them is kept.
+std::optional<CastConvolutions> kept_chain_casts(const Tensor& x, at::TensorList weights,
+                                                 const TensorOptionals& biases);
 
 /// Weights and biases of another dtype than x, as autocast leaves them: cast, they lie side by side in one tensor.
 struct ConvChainCasts {

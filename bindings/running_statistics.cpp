@@ -10,7 +10,7 @@
 #include "arguments.h"
 #include "fusedsc/common/status.h"
 #include "fusedsc/fused/batch_norm_running.h"
-#include "kept_statistics.h"
+#include "kept_tensors.h"
 #include "new_tensor.h"
 #include "operators.h"
 #include "tensor_conversion.h"

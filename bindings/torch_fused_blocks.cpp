@@ -12,6 +12,7 @@
 #include "conv_chain_operands.h"
 #include "fusedsc/common/checks/check_part.h"
 #include "fusedsc/common/status.h"
+#include "kept_tensors.h"
 #include "operators.h"
 #include "running_statistics.h"
 #include "tensor_conversion.h"
@@ -42,6 +43,7 @@ Tensor dsc_block_composite(const Tensor& x, const Tensor& dw_weight, const Optio
     statistics = fold_running({bn_weight, bn_bias, running.mean, running.var},
                               TensorOptionals({running.num_batches_tracked}), eps, x);
   }
+  note_parameters(dw_weight, dw_bias, pw_weight, pw_bias);
   const bool differentiates = will_differentiate(x, dw_weight, dw_bias, bn_weight, bn_bias, pw_weight, pw_bias);
   if (!differentiates) recompute = true;
   const BlockLayout layout(x, dw_weight, pw_weight,
@@ -76,6 +78,7 @@ Tensor conv_bn_act_composite(const Tensor& x, const Tensor& weight, const Option
     statistics = fold_running({bn_weight, bn_bias, running.mean, running.var},
                               TensorOptionals({running.num_batches_tracked}), eps, x);
   }
+  note_parameters(weight);
   const auto [y, batch_statistics] =
       conv_bn_act_forward(x, weight, bn_weight, bn_bias, statistics, eps, activation, stride, padding, dilation);
   if (training) {
@@ -150,12 +153,13 @@ Tensor conv_chain_of_types(const Tensor& x, at::TensorList weights, const Tensor
   OptionalTensor statistics;
   if (!running_eps.empty()) statistics = fold_running(running, counters, running_eps, x);
 
+  const auto kept = kept_chain_casts(x, weights, biases);
   const bool differentiates = will_differentiate(x, weights, biases, bn_parameters);
   const BlockLayout layout = layout_of_chain(x, weights, options, differentiates);
-  const auto [raw_y, batch_statistics, raw] =
-      conv_chain_forward(layout.inside(x), weights, biases, has_bn, bn_parameters, statistics, eps, activations,
-                         strides, paddings, dilations, groups, residual, branch_scale, input_activation,
-                         !differentiates || recompute.value_or(false), sync_group, sync_size);
+  const auto [raw_y, batch_statistics, raw] = conv_chain_forward(
+      layout.inside(x), kept ? kept->weights : weights, kept ? kept->biases : biases, has_bn, bn_parameters, statistics,
+      eps, activations, strides, paddings, dilations, groups, residual, branch_scale, input_activation,
+      !differentiates || recompute.value_or(false), sync_group, sync_size);
   if (!training || updates.empty()) return layout.outside(raw_y);
   update_running(batch_statistics, updates, !sync_group && x.sym_numel() == 0);
   return keep_open(layout.outside(raw_y));

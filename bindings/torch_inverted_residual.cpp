@@ -11,6 +11,7 @@
 #include "explain.h"
 #include "fusedsc/common/status.h"
 #include "inverted_residual_operands.h"
+#include "kept_tensors.h"
 #include "running_statistics.h"
 #include "squeeze_excite_gate.h"
 #include "transforms.h"
@@ -131,6 +132,8 @@ Tensor inverted_residual_composite(const Tensor& x, const OptionalTensor& expand
 
   OptionalTensor statistics;
   if (!running.empty()) statistics = fold_running(running, counters, at::ArrayRef<double>(epsilons).slice(first), x);
+  note_parameters(expand_weight, dw_weight, project_weight, se_reduce_weight, se_reduce_bias, se_expand_weight,
+                  se_expand_bias);
   const bool keep = will_differentiate(x, expand_weight, dw_weight, project_weight, norms[0].weight, norms[0].bias,
                                        norms[1].weight, norms[1].bias, norms[2].weight, norms[2].bias, se_reduce_weight,
                                        se_reduce_bias, se_expand_weight, se_expand_bias);

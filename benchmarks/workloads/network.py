@@ -196,33 +196,38 @@ def training_step(network: AnyNetwork, place: Place) -> Workload:
     )
 
 
-def inference(network: AnyNetwork, place: Place) -> Workload:
-    """Forward in eval mode, without gradients; in 16 bits the model itself is of that type. On GPUs the same with its
-    BatchNorms folded is beside ours, of whose weights a graph sees no change, and ``facts`` has the seconds of a pass
-    that no graph was captured of."""
+def inference(network: AnyNetwork, place: Place, autocast: bool = False) -> Workload:
+    """Forward in eval mode, without gradients. In 16 bits the model itself is of that type; with ``autocast`` it is of
+    float32 under autocast of that type, all variants alike. Beside ours is the same folded, on GPUs and with
+    ``autocast``, of whose weights a graph sees no change; on GPUs ``facts`` has the seconds of a pass that no graph was
+    captured of."""
     torch.manual_seed(0)
     models = network.models()
     _take_statistics(models, network.size, place.device)
-    images = torch.randn(network.batch, 3, network.size, network.size, device=place.device, dtype=place.dtype)
+    own_type = torch.float32 if autocast else place.dtype
+    images = torch.randn(network.batch, 3, network.size, network.size, device=place.device, dtype=own_type)
+    # As in training, what a captured graph cast must not be found by the next pass.
+    context = torch.autocast(place.device, place.dtype, enabled=autocast, cache_enabled=False)
 
     def run_of(
         model: nn.Module, memory_format: torch.memory_format, compiler: Compiler | None = None, folded: bool = False
     ) -> Run:
-        model = copy.deepcopy(model).to(place.device, place.dtype, memory_format=memory_format).eval()
+        model = copy.deepcopy(model).to(place.device, own_type, memory_format=memory_format).eval()
         own_images = images.clone(memory_format=memory_format)
         if folded:
-            fusedsc.fold_batch_norms(model, own_images)
+            with context:
+                fusedsc.fold_batch_norms(model, own_images)
         forward = compiler(model) if compiler else model
 
         def run(_: int) -> Tensor:
-            with torch.no_grad():
+            with torch.no_grad(), context:
                 return forward(own_images)
 
         return run
 
     ours = run_of(models.ours, place.memory_format)
     beside = {name: run_of(model, place.memory_format) for name, model in models.beside.items()}
-    if place.device == "cuda" and not beside:  # it saves launches, of whole networks
+    if (autocast or place.device == "cuda") and not beside:  # it saves launches, of whole networks
         beside[OURS_FOLDED] = run_of(models.ours, place.memory_format, folded=True)
     if place.compiled:
         beside[OURS_COMPILED] = run_of(models.ours, place.memory_format, compiled)

@@ -1,8 +1,5 @@
 #include "fusedsc/backward/pointwise.h"
 
-#include <algorithm>
-#include <utility>
-
 #include "fusedsc/backward/members.h"
 #include "fusedsc/backward/pointwise/cpu/pointwise_cpu.h"
 #include "fusedsc/backward/pointwise/pointwise_kernels.h"
@@ -25,8 +22,15 @@ const Ranked kRanked[] = {
     {tuning::kernel_of<pointwise_backward_skinny>()},
 #endif
 #ifdef FUSEDSC_HOPPER
-    {tuning::kernel_of<pointwise_backward_hopper_n_resident>()},
+    {tuning::kernel_of<pointwise_backward_hopper_n_resident>(), suits_pointwise_n_resident},
     {tuning::kernel_of<pointwise_backward_tf32_k_resident>()},
+    {tuning::kernel_of<pointwise_backward_hopper_k_resident>(), suits_pointwise_k_resident},
+    {tuning::kernel_of<pointwise_backward_hopper_prologue_pass>()},
+#endif
+#ifdef FUSEDSC_GPU
+    {pointwise_backward_separate()},
+#endif
+#ifdef FUSEDSC_HOPPER
     {tuning::kernel_of<pointwise_backward_hopper_transposing>(), suits_pointwise_transposing},
     {pointwise_backward_hopper_narrow(), suits_pointwise_narrow, pointwise_backward_hopper_narrow_prior},
     {pointwise_backward_hopper_warp_sliced_k(), nullptr, pointwise_backward_hopper_warp_sliced_k_prior},
@@ -36,7 +40,6 @@ const Ranked kRanked[] = {
 #ifdef FUSEDSC_GPU
     {pointwise_backward_fragments(), nullptr, pointwise_backward_fragments_prior},
     {pointwise_backward_tiles(), nullptr, pointwise_backward_tiles_prior},
-    {pointwise_backward_separate(), never},
     {pointwise_backward_generated(), never},
 #endif
     {pointwise_backward_cpu(), nullptr, pointwise_backward_cpu_prior},
@@ -79,31 +82,33 @@ constexpr Operator<PointwiseBackwardArguments> kOperator{
 
 }  // namespace
 
+#ifdef FUSEDSC_HOPPER
+Plan<PointwiseBackwardArguments> plan_behind_prologue(const PointwiseBackwardArguments& a, int threads) {
+  if (!wants_both(a)) return tuning::plan_chosen(a.grad_x ? kInput : kWeight, a, threads);
+  const auto in_one_pass = pointwise_backward_hopper_k_resident();
+  return in_one_pass.why_not(a).empty() && suits_pointwise_k_resident(a)
+             ? in_one_pass.plan_for(a, threads)
+             : pointwise_backward_separate().plan(a, {}, threads);
+}
+#endif
+
 #ifdef FUSEDSC_GPU
 Kernel pointwise_backward_separate() {
-  static constexpr auto kOnlyInput = [](PointwiseBackwardArguments a) {
-    a.grad_weight = {};
-    a.grad_bias = {};
-    return a;
-  };
   return {
-      .name = "gpu_separate",
+      .name = "gpu_separate",  // and where no gradient is wanted
       .unsupported = [](const PointwiseBackwardArguments& a) -> std::string {
-        if (!a.grad_x || !(a.grad_weight || a.grad_bias)) return "it is for both gradients";
-        return pointwise_backward_tiles().unsupported(a);
+        const PointwiseBackwardArguments input = without_weight(a);
+        if (a.grad_x)
+          return wants_weight(a) ? pointwise_backward_tiles().unsupported(input) : "it is for both gradients";
+        return wants_weight(a) ? "it is for both gradients" : needs_device(Device::gpu, a.x.device);
       },
       .configs = [](const PointwiseBackwardArguments&) { return tuning::Configs{tuning::Config()}; },
       .plan = [](const PointwiseBackwardArguments& a, const tuning::Config& config,
                  int threads) -> Plan<PointwiseBackwardArguments> {
         tuning::check_no_config("gpu_separate", config);
-        Plan<PointwiseBackwardArguments> input = tuning::plan_chosen(kInput, kOnlyInput(a), threads),
-                                         weight = tuning::plan_chosen(kWeight, without_input(a), threads);
-        return {std::max(input.workspace_bytes, weight.workspace_bytes),
-                [input = std::move(input.unchecked_run), weight = std::move(weight.unchecked_run)](
-                    const PointwiseBackwardArguments& like, const Execution& execution) {
-                  input(kOnlyInput(like), execution);
-                  weight(without_input(like), execution);
-                }};
+        if (!a.grad_x) return {0, [](const PointwiseBackwardArguments&, const Execution&) {}};
+        return one_after_other(tuning::plan_chosen(kInput, without_weight(a), threads),
+                               tuning::plan_chosen(kWeight, without_input(a), threads));
       },
   };
 }
@@ -112,10 +117,6 @@ Kernel pointwise_backward_separate() {
 std::span<const Kernel> pointwise_backward_kernels() {
   static const std::vector<Kernel> kernels = tuning::kernels_of(std::span<const Ranked>(kRanked));
   return kernels;
-}
-
-Plan<PointwiseBackwardArguments> plan_pointwise_input_gradient(const PointwiseBackwardArguments& a, int threads) {
-  return tuning::plan_chosen(kInput, a, threads);
 }
 
 Plan<PointwiseBackwardArguments> plan_pointwise_weight_gradient(const PointwiseBackwardArguments& a, int threads) {

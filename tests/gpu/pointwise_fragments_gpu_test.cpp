@@ -142,7 +142,8 @@ TEST_P(PointwiseFragmentsGpu, PositionsFarApart) {
   constexpr std::int64_t kFar = std::int64_t{1} << 24;
   const Forward forward{GetParam().dtype, geometry, {}, Memories::all(Memory::channels_last)};
   ForwardTensors<PointwiseGeometry> tensors(forward);
-  const Backward backward{GetParam().dtype, geometry, {}, Memories::all(Memory::channels_last)};
+  const Backward backward{
+      GetParam().dtype, geometry, {.grad_weight = false, .grad_bias = false}, Memories::all(Memory::channels_last)};
   BackwardTensors<PointwiseGeometry> gradients(backward);
   for (const std::int64_t distance : {kFar - 8, kFar}) {
     auto arguments = tensors.arguments(forward);

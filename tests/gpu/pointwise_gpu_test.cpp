@@ -1,4 +1,5 @@
 /// The pointwise GPU kernels, with all that is around them.
+#include "gpu/forced.h"
 #include "gpu/gpu_under_test.h"
 #include "ops/backward_case.h"
 #include "ops/forward_case.h"
@@ -120,21 +121,20 @@ TEST_P(PointwiseGpu, TilesOfWholeRows) {
   for_each_case(backward, verify_backward<PointwiseGeometry>);
 }
 
-/// Where there are Hopper's kernels: that those of the first `count` problems, and of no other, are `kernel`'s.
-void expect_taken(const std::vector<BackwardCase<PointwiseGeometry>>& cases, const std::string& kernel,
-                  std::size_t count) {
+/// Where there are Hopper's kernels: the first `count` problems by `kernel`, which no other of them fits.
+void verify_by_kernel(const std::vector<BackwardCase<PointwiseGeometry>>& cases, const char* kernel,
+                      std::size_t count) {
   std::size_t number = 0;
   for (const BackwardCase<PointwiseGeometry>& test : cases) {
     BackwardTensors<PointwiseGeometry> tensors(test);
-    bool is_taken = false, has_hopper = false;
     for (const Candidate& candidate : explain_pointwise_conv2d_backward(tensors.arguments(test))) {
       if (candidate.implementation != kernel) continue;
-      is_taken = is_taken || candidate.taken;
-      has_hopper = has_hopper || candidate.why_not != "the GPU is no Hopper";
+      if (candidate.why_not == "the GPU is no Hopper") return;
+      EXPECT_EQ(candidate.why_not.empty(), number < count) << testing::PrintToString(test) << candidate.why_not;
     }
-    if (!has_hopper) return;
-    EXPECT_EQ(is_taken, number++ < count) << testing::PrintToString(test);
+    if (number++ < count) verify_by("pointwise_conv2d.backward", kernel, [&] { verify_backward(test); });
   }
+  EXPECT_EQ(number, cases.size());
 }
 
 TEST_P(PointwiseGpu, BackwardWithoutOutput) {
@@ -154,7 +154,7 @@ TEST_P(PointwiseGpu, BackwardWithoutOutput) {
     fusion.grad_add = !fusion.grad_add;
     cases.push_back({GetParam().dtype, geometry, fusion, Memories::all(Memory::channels_last)});
   }
-  if (size_of(GetParam().dtype) == 2) expect_taken(cases, "hopper_n_resident", std::size(geometries) - 2);
+  if (size_of(GetParam().dtype) == 2) verify_by_kernel(cases, "hopper_n_resident", std::size(geometries) - 2);
   fusion.grad_weight = false;
   cases.push_back({GetParam().dtype, geometries[0], fusion, Memories::all(Memory::channels_last)});
   for_each_case(cases, verify_backward<PointwiseGeometry>);
@@ -351,7 +351,7 @@ TEST_P(PointwiseTf32Gpu, BackwardWithoutOutput) {
     fusion.grad_add = !fusion.grad_add;
     cases.push_back({GetParam().dtype, geometry, fusion, Memories::all(Memory::channels_last)});
   }
-  expect_taken(cases, "hopper_n_resident", std::size(geometries) - 1);  // 40 channels are for others
+  verify_by_kernel(cases, "hopper_n_resident", std::size(geometries) - 1);  // 40 channels are for others
   for_each_case(cases, verify_backward<PointwiseGeometry>);
 }
 

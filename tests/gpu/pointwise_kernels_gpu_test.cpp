@@ -46,6 +46,18 @@ class PointwiseKernelsGpu : public OnGpu {
     return !able(gpu::pointwise_gpu_kernels(), tensors.arguments(problem), {"hopper_resident"}).empty();
   }
 
+  /// A problem of two gradients, and each of these by itself, which most kernels are for; another one alone.
+  static std::vector<Backward> with_halves(const Backward& problem) {
+    std::vector<Backward> all{problem};
+    if (!problem.fusion.grad_x || !(problem.fusion.grad_weight || problem.fusion.grad_bias)) return all;
+    all.push_back(problem);
+    all.back().fusion.grad_weight = all.back().fusion.grad_bias = false;
+    all.push_back(problem);
+    BackwardFusion& weight = all.back().fusion;
+    weight.grad_x = weight.sums = weight.grad_add = false;
+    return all;
+  }
+
   /// Whether every kernel had a problem, of those that this GPU and type have any.
   template <class Kernels>
   static void expect_all(const Kernels& kernels, const std::map<std::string, int>& runs) {
@@ -55,7 +67,8 @@ class PointwiseKernelsGpu : public OnGpu {
       const std::string name = kernel.name;
       if (name == "cpu" || name == "generated" || (starts_with(name, "hopper") && !has_hopper())) continue;
       if (starts_with(name, "hopper_tf32") && is_half) continue;
-      if (!is_half && (name == "hopper_narrow" || name == "hopper_rows")) continue;
+      const bool is_for_half = name == "hopper_k_resident" || name == "hopper_narrow" || name == "hopper_rows";
+      if (!is_half && is_for_half) continue;
       if (!is_half && !has_hopper() && name == "gpu_fragments") continue;
       EXPECT_GT(runs.count(name), 0u) << "no problem of this test is for " << name;
     }
@@ -113,10 +126,12 @@ TEST_P(PointwiseKernelsGpu, Backward) {
   std::vector<Backward> problems;
   const auto add = [&](PointwiseGeometry geometry, const BackwardFusion& fusion, Memory memory) {
     if (geometry.groups == 1) geometry.tf32 = is_tf32();
-    problems.push_back({GetParam().dtype, geometry, fusion, Memories::all(memory)});
+    const Backward problem{GetParam().dtype, geometry, fusion, Memories::all(memory)};
+    for (const Backward& each : with_halves(problem)) problems.push_back(each);
   };
+  std::size_t fusions = 0;
   for (const PointwiseGeometry& geometry : geometries()) {
-    for (const Memory memory : memories()) add(geometry, each_fusion[problems.size() % std::size(each_fusion)], memory);
+    for (const Memory memory : memories()) add(geometry, each_fusion[fusions++ % std::size(each_fusion)], memory);
   }
   // Expansions and projections, for the kernels that compute both gradients at once.
   for (const Memory memory : memories()) {
@@ -124,6 +139,7 @@ TEST_P(PointwiseKernelsGpu, Backward) {
     add({{2, 32, 14, 9}, 192}, of_x, memory);
     add({{2, 32, 9, 13}, 16}, training, memory);
     add({{1, 8, 24, 26}, 16}, each_fusion[0], memory);
+    add({{1, 456, 5, 7}, 328}, training, memory);
   }
   std::map<std::string, int> runs;
   std::size_t number = 0;
@@ -214,10 +230,12 @@ TEST_P(PointwiseKernelsGpu, Tf32BehindPrologues) {
         verify_by(kForwardRole, kernel.name, [&] { verify_forward(forward); });
         ++runs[kernel.name];
       }
-      BackwardTensors<PointwiseGeometry> gradients(backward);
-      for (const auto& kernel : able(pointwise_backward_kernels(), gradients.arguments(backward))) {
-        verify_by(kBackwardRole, kernel.name, [&] { verify_backward(backward); });
-        ++gradient_runs[kernel.name];
+      for (const Backward& each : with_halves(backward)) {
+        BackwardTensors<PointwiseGeometry> gradients(each);
+        for (const auto& kernel : able(pointwise_backward_kernels(), gradients.arguments(each))) {
+          verify_by(kBackwardRole, kernel.name, [&] { verify_backward(each); });
+          ++gradient_runs[kernel.name];
+        }
       }
     }
   }
@@ -251,7 +269,8 @@ TEST_P(PointwiseKernelsGpu, Tf32Rounds) {
                          of_x,
                          training};
   // An expansion and a projection, for the kernels of both gradients at once, with everything; others with some.
-  std::vector<PointwiseGeometry> all = {{{2, 32, 14, 9}, 192, 1, true}, {{2, 32, 9, 13}, 16, 1, true}};
+  std::vector<PointwiseGeometry> all = {
+      {{2, 32, 14, 9}, 192, 1, true}, {{2, 32, 9, 13}, 16, 1, true}, {{1, 456, 5, 7}, 96, 1, true}};
   const std::size_t complete = all.size();
   for (const PointwiseGeometry& geometry : geometries()) {
     if (geometry.groups == 1) all.push_back(geometry);
@@ -263,7 +282,8 @@ TEST_P(PointwiseKernelsGpu, Tf32Rounds) {
       for (std::size_t j = 0; j < 5; ++j) {
         if (i >= complete && (i + j) % 3 != 0) continue;
         forward.push_back({GetParam().dtype, all[i], each_forward[j], Memories::all(memory)});
-        backward.push_back({GetParam().dtype, all[i], each_backward[j], Memories::all(memory)});
+        const Backward both{GetParam().dtype, all[i], each_backward[j], Memories::all(memory)};
+        for (const Backward& each : with_halves(both)) backward.push_back(each);
       }
     }
   }
@@ -370,20 +390,15 @@ TEST_P(PointwiseKernelsGpu, Tf32KeepsWhatIsNoNumber) {
   }
 }
 
-/// Where an entry computes one gradient, another one computes the other: that can be forced, too.
+/// Where both are wanted each may be forced.
 TEST_P(PointwiseKernelsGpu, GradientsApart) {
   if (!has_hopper()) GTEST_SKIP() << "on Hopper GPUs";
   const Backward problem{
       GetParam().dtype, {{3, 136, 8, 8}, 72, 1, is_tf32()}, {.grad_bias = false}, Memories::all(Memory::contiguous)};
-  const Forced both(kBackwardRole, "hopper_planes");
-  for (const char* weight : {"hopper_warp_sliced_k", "gpu_tiles"}) {
-    verify_by(kWeightRole, weight, [&] { verify_backward(problem); });
-  }
   const Forced separate(kBackwardRole, "gpu_separate");
   for (const char* weight : {"hopper_warp_sliced_k", "gpu_tiles"}) {
     verify_by(kWeightRole, weight, [&] { verify_backward(problem); });
   }
-  const Forced slices(kBackwardRole, "hopper_warp_sliced_k");
   for (const char* input : {"hopper_planes", "gpu_tiles"}) {
     verify_by(kInputRole, input, [&] { verify_backward(problem); });
   }

@@ -98,12 +98,16 @@ def make_images(name: str, batch: int = 2) -> torch.Tensor:
     return torch.randn(batch, 3, size, size, dtype=torch.float64)
 
 
+def main_result(y: torch.Tensor | dict | tuple | list) -> torch.Tensor:
+    """Of what a network returns."""
+    return y["out"] if isinstance(y, dict) else y[0] if isinstance(y, tuple | list) else y
+
+
 def step(network: nn.Module, x: torch.Tensor) -> tuple[torch.Tensor, dict, dict]:
     """The result, gradients by name, and buffers after it; dropout and stochastic depth draw the same each time."""
     torch.manual_seed(1)
     network.zero_grad()
-    y = network(x)
-    y = y["out"] if isinstance(y, dict) else y[0] if isinstance(y, tuple | list) else y
+    y = main_result(network(x))
     y.square().sum().backward()
     gradients = {name: p.grad for name, p in network.named_parameters() if p.grad is not None}
     return y.detach(), gradients, {name: buffer.clone() for name, buffer in network.named_buffers()}

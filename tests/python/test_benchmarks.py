@@ -169,6 +169,7 @@ def test_kept_results_that_are_damaged(records, tmp_path):
         (["--suite", "network", "--direction", "forward"], "--direction", ("'training step'",)),
         (["--suite", "network", "--layout", "contiguous"], "--layout", ("'channels_last'",)),
         (["--suite", "depthwise", "--case", "nothing*"], "--case", ("nothing*", "--list")),
+        (["--suite", "inference_autocast", "--dtype", "float32"], "--dtype", ("'float16', 'bfloat16'",)),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
@@ -271,6 +272,40 @@ def test_ablation(monkeypatch, tmp_path):
     assert list(convolutions["us_beside"]) == ["depthwise only", "pointwise only"]
     assert list(whole["us_beside"]) == ["depthwise only", "pointwise only", "both"]
     assert (tmp_path / "ablation_ablation_opponents.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "dtypes"),
+    [
+        (["--suite", "inference"], ["float32"]),
+        (["--suite", "inference_autocast"], ["bfloat16"]),
+        (["--suite", "inference_autocast", "--dtype", "float32", "float16"], ["float16"]),
+    ],
+)
+def test_inference(monkeypatch, tmp_path, options, dtypes):
+    seen = set()
+    run = torch.nn.Conv2d.forward
+
+    def noting(self, x):
+        y = run(self, x)
+        seen.add((self.weight.dtype, y.dtype))
+        return y
+
+    monkeypatch.setattr(torch.nn.Conv2d, "forward", noting)
+    network = NamedNetwork("torchvision", "mnasnet0_5", batch=2, size=32)
+    monkeypatch.setattr(suites, "INFERENCE_NETWORKS", (network,))
+    output = tmp_path / "inference.json"
+    options = [*options, "--rounds", "1", "--malloc", "system", "--against", "*channels_last"]
+    assert benchmarks.main([*options, "--output", str(output)]) == 0
+    records = json.loads(output.read_text())
+    assert [record["dtype"] for record in records] == dtypes
+    (record,) = records
+    assert (record["suite"], record["direction"]) == (options[1], "inference")
+    assert list(record["pytorch_us_of_all"]) == ["eager channels_last"]
+    assert list(record.get("us_beside", ())) == (["ours folded"] if "autocast" in options[1] else [])
+    computed = getattr(torch, dtypes[0])
+    assert (torch.float32, computed) in seen, "PyTorch's parameters, and its results"
+    assert {kinds[0] for kinds in seen} == {torch.float32}
 
 
 def test_an_ablation_has_convolutions_of_its_kinds_only():

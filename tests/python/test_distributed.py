@@ -78,6 +78,56 @@ def sharded_in_one_process(rank, where, folder):
         torch.distributed.destroy_process_group()
 
 
+STEPS, PARTS = 2, 3
+
+
+def test_gradients_are_accumulated_without_synchronising(tmp_path):
+    """no_sync: processes meet at the last of several batches. Parameters are those of one process that has them all."""
+    where = device().type
+    spawn(accumulating_in_one_process, tmp_path)
+    for rank in range(PROCESSES):
+        found = torch.load(tmp_path / f"{rank}.pt")
+        plain = fusedsc.unswap(network(where, rank))
+        for step in range(STEPS):
+            total = [torch.zeros_like(parameter) for parameter in plain.parameters()]
+            for other in range(PROCESSES):
+                for part in range(PARTS):
+                    images = images_of(batch_of(step, part, other), where, rank)
+                    own = gradients(copy.deepcopy(plain), images)
+                    total = [sum_ + gradient for sum_, gradient in zip(total, own, strict=True)]
+            with torch.no_grad():
+                for (name, parameter), gradient in zip(plain.named_parameters(), total, strict=True):
+                    torch.testing.assert_close(found[f"gradients {step}"][name], (gradient / PROCESSES).cpu())
+                    parameter -= 0.1 * gradient / PROCESSES
+        for name, parameter in plain.named_parameters():
+            torch.testing.assert_close(found["parameters"][name], parameter.detach().cpu())
+
+
+def batch_of(step, part, rank):
+    return (step * PARTS + part) * PROCESSES + rank
+
+
+def accumulating_in_one_process(rank, where, folder):
+    join(rank, where, folder)
+    try:
+        own = network(where, rank)
+        parallel = DistributedDataParallel(own, device_ids=[rank] if where == "cuda" else None)
+        optimizer = torch.optim.SGD(own.parameters(), lr=0.1)
+        found = {}
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            with parallel.no_sync():
+                for part in range(PARTS - 1):
+                    gradients(parallel, images_of(batch_of(step, part, rank), where, rank))
+            gradients(parallel, images_of(batch_of(step, PARTS - 1, rank), where, rank))
+            found[f"gradients {step}"] = {name: p.grad.cpu().clone() for name, p in own.named_parameters()}
+            optimizer.step()
+        found["parameters"] = {name: p.detach().cpu() for name, p in own.named_parameters()}
+        torch.save(found, f"{folder}/{rank}.pt")
+    finally:
+        torch.distributed.destroy_process_group()
+
+
 def network(where, index):
     torch.manual_seed(0)
     with torch.device("cpu"):  # whatever the default is: processes of their own do not have the tests'

@@ -190,6 +190,30 @@ def test_aot_inductor(squeezes, tmp_path):
             torch.testing.assert_close(loaded(batch), model(batch), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.usefixtures("cxx")
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning", "ignore::FutureWarning")
+@pytest.mark.parametrize("name", ["mobilenet_v2", "mobilenet_v3_small"])
+def test_aot_inductor_of_a_swapped_network(name, tmp_path):
+    torch.manual_seed(0)
+    options = {"width_mult": 0.35} if name == "mobilenet_v2" else {}
+    plain = torchvision.models.get_model(name, num_classes=10, **options)
+    for module in plain.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            module.running_mean.normal_(0, 0.1)
+            module.running_var.uniform_(0.5, 2)
+    model, x = fusedsc.swap(plain.eval(), verbose=False), torch.randn(2, 3, 64, 64)
+    images = {0: torch.export.Dim("images", min=1, max=8)}
+    with torch.no_grad():
+        program = torch.export.export(model, (x,), dynamic_shapes=(images,))
+        blocks = [node for node in program.graph.nodes if "fusedsc" in str(node.target)]
+        assert len(blocks) > 10
+        package = torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "model.pt2"))
+        loaded = torch._inductor.aoti_load_package(package)
+        for batch in (x, torch.randn(5, 3, 64, 64)):
+            torch.testing.assert_close(loaded(batch), model(batch), rtol=1e-5, atol=1e-5)
+            torch.testing.assert_close(loaded(batch), plain(batch), rtol=1e-4, atol=1e-4)
+
+
 class Autocast(torch.nn.Module):
     def __init__(self, module):
         super().__init__()

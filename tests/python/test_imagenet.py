@@ -153,6 +153,7 @@ RECIPES = {
         "1e-4",
     ],
     "augmented": [*QUICK, "--auto-augment", "trivial", "--random-erase", "0.5", "--schedule", "exponential"],
+    "repeated": [*QUICK, "--repeats", "4", "--mixup", "0.2"],
     "on the device": [*QUICK, "--augment", "device"],
     "timm": ["--model", "timm/test_efficientnet"],
 }
@@ -439,7 +440,8 @@ def test_a_diverged_run_fails(pictures, tmp_path, capfd):
     [[], ["--synthetic", "--smoke"], ["--synthetic", "--evaluate", "x"], ["--smoke", "--evaluate"],
      ["--smoke", "--resume", "--evaluate", "x"], ["--smoke", "--skip-damaged", "--augment", "device"],
      ["--smoke", "--resize", "10"], ["--smoke", "--lr", "0"], ["--smoke", "--epochs", "0"], ["--smoke", "--ema", "1"],
-     ["--smoke", "--amp", "int8"], ["--smoke", "--accumulate", "17"], ["--smoke", "--fused", "--plain"]],
+     ["--smoke", "--amp", "int8"], ["--smoke", "--accumulate", "17"], ["--smoke", "--fused", "--plain"],
+     ["--data", "x", "--source", "webdataset", "--repeats", "2"], ["--smoke", "--repeats", "0"]],
     ids=" ".join,
 )  # fmt: skip
 def test_options_that_make_no_sense(capfd, arguments):

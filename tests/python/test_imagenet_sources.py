@@ -68,16 +68,64 @@ def test_processes_and_parts_share_a_step(count, accumulate):
         assert sorted(key for part in parts for key in part) == sorted(whole)
 
 
+REPEATED = replace(RECIPE, repeats=4)
+
+
+@pytest.mark.parametrize(("size", "repeats"), [(8, 4), (8, 3), (8, 16), (6, 2)])
+def test_repeated_images_are_those_of_torchvisions_sampler(size, repeats):
+    """Whose processes have every so manieth time of each image, one time behind the other."""
+    recipe, count = replace(RECIPE, batch_size=size, repeats=repeats), 2
+    steps = IMAGES // size
+    once = keys(replace(recipe, repeats=1, batch_size=IMAGES), end=2)
+    for epoch, order in enumerate(once):
+        expected = [(epoch, index, copy) for _, index, _ in order for copy in range(repeats)]
+        shares = [expected[rank::count] for rank in range(count)]
+        for step, found in enumerate(keys(recipe, first=epoch * steps, end=(epoch + 1) * steps)):
+            of_all = [key for share in shares for key in share[step * size // count : (step + 1) * size // count]]
+            assert sorted(found) == sorted(of_all)
+
+
+def test_repeated_images_go_on_anywhere():
+    assert keys(REPEATED)[4:] == keys(REPEATED, first=4)
+    assert keys(REPEATED) == keys(REPEATED)
+    epochs = [keys(REPEATED, first=3 * epoch, end=3 * epoch + 3) for epoch in (0, 1)]
+    assert all(len({key[1] for batch in epoch for key in batch}) == 24 // 4 for epoch in epochs)
+    assert len({key for epoch in epochs for batch in epoch for key in batch}) == 2 * 24
+
+
+@pytest.mark.parametrize(("count", "accumulate"), [(4, 1), (2, 2), (1, 4)])
+def test_a_process_has_no_image_twice_in_a_part(count, accumulate):
+    recipe = replace(REPEATED, accumulate=accumulate)
+    shares = [keys(recipe, Processes(rank, count, CPU)) for rank in range(count)]
+    for step, whole in enumerate(keys(REPEATED)):
+        parts = [share[step * accumulate + part] for share in shares for part in range(accumulate)]
+        assert sorted(key for part in parts for key in part) == sorted(whole)
+        assert all(len({key[1] for key in part}) == len(part) for part in parts)
+    for batch in keys(REPEATED):
+        assert all(one[1] != other[1] for one, other in zip(batch, batch[1:] + batch[:1], strict=True)), "mixup's pairs"
+
+
+def test_each_time_is_augmented_in_another_way(pictures):
+    source = FolderSource(pictures, REPEATED, ALONE, workers=0)
+    images = Images(source.train, REPEATED, training=True)
+    times = [images[0, 7, copy] for copy in range(4)]
+    assert {label for _, label in times} == {source.train.labels[7]}
+    assert not any(torch.equal(one[0], other[0]) for i, one in enumerate(times) for other in times[:i])
+    assert torch.equal(images[0, 7, 2][0], times[2][0])
+    plain = Images(source.train, RECIPE, training=True)
+    assert torch.equal(plain[0, 7, 0][0], times[0][0])
+
+
 def test_augmentation_follows_seed_epoch_and_image_alone(pictures):
     source = FolderSource(pictures, RECIPE, ALONE, workers=0)
     images = Images(source.train, RECIPE, training=True)
     before = torch.get_rng_state()
-    first, label = images[0, 7]
+    first, label = images[0, 7, 0]
     assert torch.equal(torch.get_rng_state(), before), "the process's random numbers go on"
     torch.manual_seed(3)
-    assert torch.equal(images[0, 7][0], first)
+    assert torch.equal(images[0, 7, 0][0], first)
     assert label == source.train.labels[7]
-    others = (images[1, 7], images[0, 8], Images(source.train, replace(RECIPE, seed=6), training=True)[0, 7])
+    others = (images[1, 7, 0], images[0, 8, 0], Images(source.train, replace(RECIPE, seed=6), training=True)[0, 7, 0])
     assert not any(torch.equal(image, first) for image, _ in others)
     assert first.shape == (3, 24, 24)
     assert first.dtype == torch.uint8
@@ -100,7 +148,7 @@ class ProcessGroups:
 
 def test_workers_get_no_signals_of_the_training():
     """Of Ctrl-C or torchrun, which go to the whole group of processes."""
-    alone, worker = (list(loader_of(ProcessGroups(), [[(0, 0)]], workers, list, pinned=False)) for workers in (0, 1))
+    alone, worker = (list(loader_of(ProcessGroups(), [[(0, 0, 0)]], workers, list, pinned=False)) for workers in (0, 1))
     assert alone == [[os.getpgrp()]]
     assert worker != alone
 

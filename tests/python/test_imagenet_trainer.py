@@ -70,6 +70,7 @@ def test_learning_rate_of_torchvisions_recipe():
 def test_presets_are_recipes():
     for values in PRESETS.values():
         Recipe(**values)
+    assert PRESETS["torchvision-v2"]["repeats"] == 4, "https://github.com/pytorch/vision/pull/5560: --ra-reps 4"
 
 
 @pytest.mark.parametrize("name", ["mobilenet_v2", "timm/mobilenetv3_small_050", "convnext_tiny"])

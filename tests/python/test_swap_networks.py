@@ -2,11 +2,12 @@
 
 import copy
 import pickle
+from functools import partial
 
 import pytest
 import torch
 from devices import device
-from networks import make_images, make_network, step
+from networks import main_result, make_images, make_network, step
 from torch import nn
 
 import fusedsc
@@ -18,6 +19,7 @@ pytest.importorskip("timm")
 NETWORKS = {
     "torchvision:mnasnet0_5": 0.9,  # blocks and their layers in one sequence
     "torchvision:efficientnet_b0": 0.9,  # squeeze-and-excitation, stochastic depth
+    "torchvision:efficientnet_v2_s": 0.9,  # whole convolutions with BatchNorm and a residual in the first blocks
     "torchvision:shufflenet_v2_x0_5": 0.9,  # branches, split and concatenated
     "torchvision:quantized_mobilenet_v2": 0.9,  # which is not quantized yet
     "torchvision:lraspp_mobilenet_v3_large": 0.9,  # dilated blocks, a backbone whose layers are asked for
@@ -73,6 +75,30 @@ def test_same_results(name):
         torch.testing.assert_close(buffers, expected_buffers, rtol=slack * 1e-8, atol=slack * 1e-8)
 
 
+@pytest.mark.parametrize("name", NETWORKS)
+def test_state_dicts_go_both_ways(name):
+    """A plain network's is a fused one's, and what that has learned is a plain one's again."""
+    first, second, third = (make_network(name).eval() for _ in range(3))
+    fused, x = fusedsc.swap(second, verbose=False, inplace=True), make_images(name)
+    state = first.state_dict()
+    assert not all(torch.equal(value, state[key]) for key, value in fused.state_dict().items())
+    fused.load_state_dict(state, strict=True)
+    for key, value in fused.state_dict().items():
+        assert torch.equal(value, state[key]), key
+    assert fused.state_dict()._metadata.keys() == state._metadata.keys()
+    slack = 100 if device().type != "cpu" and "mobilenetv3" in name else 1  # see above
+    same = partial(torch.testing.assert_close, rtol=slack * 1e-8, atol=slack * 1e-8)
+    with torch.no_grad():
+        same(main_result(fused(x)), main_result(first(x)))
+    step(fused.train(), x)
+    with torch.no_grad():
+        for parameter in fused.parameters():
+            if parameter.grad is not None:
+                parameter -= 1e-3 * parameter.grad.sign()
+        third.load_state_dict(fused.state_dict(), strict=True)
+        same(main_result(third(x)), main_result(fused.eval()(x)))
+
+
 def convolved(channels, outputs, kernel, groups=1):
     """As YOLO-style detectors write it."""
     layer = nn.Conv2d(channels, outputs, kernel, padding=kernel // 2, groups=groups, bias=False)
@@ -105,17 +131,63 @@ def test_heads_of_detectors():
         torch.testing.assert_close(*results, rtol=1e-7, atol=1e-8)
 
 
-def test_detection_trains_alike():
-    plain = make_network("torchvision:ssdlite320_mobilenet_v3_large").train()
-    fused = fusedsc.swap(plain, verbose=False)
+def frozen_faster_rcnn():
+    """With the BatchNorms that torchvision gives it where the backbone was trained before."""
+    from torchvision.models.detection import FasterRCNN
+    from torchvision.models.detection.anchor_utils import AnchorGenerator
+    from torchvision.models.detection.backbone_utils import mobilenet_backbone
+    from torchvision.ops import FrozenBatchNorm2d
+
+    backbone = mobilenet_backbone(
+        backbone_name="mobilenet_v3_large", weights=None, fpn=True, norm_layer=FrozenBatchNorm2d, trainable_layers=6
+    )
+    anchors = AnchorGenerator(((32, 64, 128, 256, 512),) * 3, ((0.5, 1.0, 2.0),) * 3)
+    return FasterRCNN(backbone, num_classes=10, rpn_anchor_generator=anchors).double()
+
+
+DETECTORS = {
+    "ssdlite": partial(make_network, "torchvision:ssdlite320_mobilenet_v3_large"),
+    "faster_rcnn": partial(make_network, "torchvision:fasterrcnn_mobilenet_v3_large_320_fpn"),
+    "faster_rcnn, frozen": frozen_faster_rcnn,
+}
+
+
+def small_detector(name):
+    plain = DETECTORS[name]()
+    if name != "ssdlite":
+        plain.transform.min_size, plain.transform.max_size = (160,), 160
+    images = torch.rand(2, 3, 160, 160, dtype=torch.float64)
+    take_statistics(plain, images)
+    return plain, images
+
+
+def take_statistics(network, images):
+    """As a trained network has them: with others nothing of the images would be left in the last maps."""
+
+    def take(norm, inputs):
+        norm.running_mean.copy_(inputs[0].mean((0, 2, 3)))
+        norm.running_var.copy_(inputs[0].var((0, 2, 3)))
+
+    norms = [one for one in network.modules() if hasattr(one, "running_var")]
+    hooks = [norm.register_forward_pre_hook(take) for norm in norms]
+    with torch.no_grad():
+        network.eval().backbone(images)
+    for hook in hooks:
+        hook.remove()
+
+
+@pytest.mark.parametrize("name", DETECTORS)
+def test_detection_trains_alike(name):
+    plain, images = small_detector(name)
+    fused = fusedsc.swap(plain.train(), verbose=False)
     shares = fusedsc.swap_report(fused).shares
     assert shares["depthwise"] >= 0.9
     assert shares["pointwise"] >= 0.8
-    images = torch.rand(2, 3, 320, 320, dtype=torch.float64)
-    boxes = torch.tensor([[10.0, 20.0, 150.0, 200.0], [5.0, 5.0, 60.0, 90.0]], dtype=torch.float64)
+    boxes = torch.tensor([[10.0, 20.0, 110.0, 150.0], [5.0, 5.0, 60.0, 90.0]], dtype=torch.float64)
     targets = [{"boxes": boxes + 10 * i, "labels": torch.tensor([1, 2 + i])} for i in range(2)]
     losses, gradients = {}, {}
     for name, network in {"plain": plain, "fused": fused}.items():
+        torch.manual_seed(1)  # which proposals are looked at
         losses[name] = network(list(images), [dict(target) for target in targets])
         sum(losses[name].values()).backward()
         gradients[name] = {key: p.grad for key, p in network.named_parameters()}
@@ -125,6 +197,28 @@ def test_detection_trains_alike():
         expected = gradients["plain"][key]
         scale = expected.abs().max().item()
         assert (gradient - expected).abs().max().item() <= 1e-6 * scale + 1e-10 * largest, key
+
+
+@pytest.mark.parametrize("name", ["faster_rcnn", "faster_rcnn, frozen"])  # ssdlite's scores are alike before training
+def test_detection_finds_the_same(name):
+    plain, images = small_detector(name)
+    with torch.no_grad():
+        for layer in plain.roi_heads.box_predictor.children():
+            layer.weight.mul_(0.002)  # nothing is certain, and no box far away: many are found
+    fused = fusedsc.swap(plain.eval(), verbose=False)
+    with torch.no_grad():
+        found, expected = fused(list(images)), plain(list(images))
+    assert all(len(one["boxes"]) > 3 for one in expected)
+    for one, other in zip(found, expected, strict=True):
+        rows = [torch.cat([x["boxes"], x["scores"][:, None], x["labels"][:, None]], 1) for x in (one, other)]
+        assert rows[0].shape == rows[1].shape
+        apart = (rows[0][:, None] - rows[1]).abs().amax(-1)  # in order of scores, of which some are alike
+        assert apart.amin(0).max() < 1e-7
+        assert apart.amin(1).max() < 1e-7
+    with torch.no_grad():
+        features, wanted = (network.backbone(images) for network in (fused, plain))
+    for key, value in wanted.items():
+        torch.testing.assert_close(features[key], value, rtol=1e-8, atol=1e-8)
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])

@@ -37,7 +37,7 @@ class Window(NamedTuple):
 
 
 class Windows(Dataset):
-    """The images of a part by (epoch, index), as DALI takes them."""
+    """The images of a part by their keys, as DALI takes them."""
 
     def __init__(self, images: Images, recipe: Recipe, training: bool) -> None:
         self.images, self.recipe, self.training = images, recipe, training

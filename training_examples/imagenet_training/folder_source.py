@@ -18,8 +18,8 @@ from .images import Damaged, Encoded, ToTensor
 from .processes import Processes
 from .recipe import Recipe, seed_of
 
-Key = tuple[int, int]
-"""Epoch and index of an image: what decides how it is augmented."""
+Key = tuple[int, int, int]
+"""Epoch, index of an image, and the how manieth time it is (from 0): what decides how it is augmented."""
 Keys = Iterable[list[Key]]
 """Of batches."""
 
@@ -42,7 +42,7 @@ class Files:
 
 
 class Images(Dataset):
-    """The images of a part by (epoch, index): tensors, or, for the device to decode, the bytes of the files."""
+    """The images of a part by their keys: tensors, or, for the device to decode, the bytes of the files."""
 
     def __init__(self, files: Files, recipe: Recipe, training: bool) -> None:
         self.files, self.recipe = files, recipe
@@ -50,10 +50,11 @@ class Images(Dataset):
         self._reported: set[str] = set()
 
     def __getitem__(self, key: Key) -> tuple[torch.Tensor | Encoded | Damaged, int]:
-        epoch, index = key
+        epoch, index, copy = key
+        again = (copy,) if copy else ()
         for place in range(index, index + len(self.files)):  # more than one only where damaged images are skipped
             chosen = place % len(self.files)
-            image = self._image(chosen, seed_of("image", self.recipe.seed, epoch, index))
+            image = self._image(chosen, seed_of("image", self.recipe.seed, epoch, index, *again))
             if not (isinstance(image, Damaged) and self.recipe.skip_damaged):
                 break
             self._report(image)
@@ -79,6 +80,11 @@ class StepKeys(Sampler[list[Key]]):
 
     An epoch is a permutation of the images; those that do not fill a batch wait for the next one. A batch is divided
     into the parts of an accumulation, and a part among the processes.
+
+    With repeats, an epoch has as many steps, but each image of its permutation that often, one time after the other, as
+    far as it comes: torchvision's RASampler, of Hoffer et al., "Augment your batch" (CVPR 2020). In a batch all first
+    times are in front of all second times, and so on: so those of one image go to different parts and processes, where
+    there are as many, and mixup mixes different images.
     """
 
     def __init__(self, images: int, recipe: Recipe, processes: Processes, first: int, end: int) -> None:
@@ -95,9 +101,12 @@ class StepKeys(Sampler[list[Key]]):
             if epoch != order_of:
                 generator = torch.Generator().manual_seed(seed_of("order", self.recipe.seed, epoch))
                 order, order_of = torch.randperm(self.images, generator=generator), epoch
-            batch = order[position * size : (position + 1) * size]
-            for part in batch.view(self.recipe.accumulate, self.processes.count, -1):
-                yield [(epoch, index) for index in part[self.processes.rank].tolist()]
+            times = torch.arange(position * size, (position + 1) * size)  # over the epoch
+            times = torch.cat([times[first :: self.recipe.repeats] for first in range(self.recipe.repeats)])
+            indices, copies = order[times // self.recipe.repeats], times % self.recipe.repeats
+            batch = torch.stack((indices, copies), 1)
+            for part in batch.view(self.recipe.accumulate, self.processes.count, -1, 2):
+                yield [(epoch, index, copy) for index, copy in part[self.processes.rank].tolist()]
 
 
 class FolderSource:
@@ -123,7 +132,7 @@ class FolderSource:
     def eval_batches(self, size: int) -> Iterator[Batch | Damaged]:
         """All validation images once, divided among the processes."""
         own = range(self.processes.rank, len(self.val), self.processes.count)
-        keys = [[(0, index) for index in own[start : start + size]] for start in range(0, len(own), size)]
+        keys = [[(0, index, 0) for index in own[start : start + size]] for start in range(0, len(own), size)]
         return self._batches(Images(self.val, self.recipe, training=False), keys, training=False)
 
     def _batches(self, images: Images, keys: Keys, training: bool) -> Iterator[Batch | Damaged]:

@@ -93,6 +93,7 @@ def _add_recipe(parser: argparse.ArgumentParser) -> None:
     add("--eval-size", numbers.count, "N", "in evaluation, pixels of an image's sides")
     choose("--auto-augment", AUTO_AUGMENTS, "TrivialAugment, RandAugment or AutoAugment")
     add("--random-erase", numbers.probability, "X", "of how many images a part is erased")
+    add("--repeats", numbers.count, "N", "how often a step has each of its images, each time augmented in another way")
     choose("--augment", AUGMENT_PLACES, "where images are decoded and augmented")
     group.add_argument("--skip-damaged", action="store_true", help="take the next image in place of a damaged one")
     choose("--source", SOURCES, "what --data has: a folder of images, WebDataset's shards, or a folder for DALI")
@@ -158,6 +159,10 @@ def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None
         parser.error("--skip-damaged: the device decodes a whole batch; use --augment workers")
     if recipe.augment == "device" and recipe.source == "dali":
         parser.error("--augment: DALI augments by itself; leave it out")
+    if recipe.repeats > 1 and recipe.source == "webdataset":
+        parser.error(
+            f"--repeats: {recipe.repeats}, but shards are read as they come; use --repeats 1 or another --source"
+        )
     if recipe.eval_size > recipe.resize:
         parser.error(f"--resize: {recipe.resize} is less than --eval-size, {recipe.eval_size}")
     if recipe.source == "dali" and (recipe.auto_augment != "none" or recipe.random_erase):

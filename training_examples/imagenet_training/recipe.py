@@ -60,6 +60,8 @@ class Recipe:
     eval_size: int = 224
     auto_augment: str = "none"
     random_erase: float = 0.0
+    repeats: int = 1
+    """How often a step has each of its images, every time augmented in another way."""
     augment: str = "workers"
     skip_damaged: bool = False
     seed: int = 0
@@ -94,6 +96,7 @@ RULES = {
     "eval_size": fits(numbers.count),
     "auto_augment": one_of(AUTO_AUGMENTS),
     "random_erase": fits(numbers.probability),
+    "repeats": fits(numbers.count),
     "augment": one_of(AUGMENT_PLACES),
     "skip_damaged": SWITCH,
     "seed": fits(numbers.seed),
@@ -104,7 +107,7 @@ PRESETS: dict[str, dict] = {
     "cosine": {},
     # The recipes of torchvision's published weights, IMAGENET1K_V1 (71.88) and IMAGENET1K_V2 (72.15), for the batch of
     # its eight GPUs: https://github.com/pytorch/vision/tree/main/references/classification#mobilenetv2 and
-    # https://github.com/pytorch/vision/pull/5560, whose repeated augmentation is not here.
+    # https://github.com/pytorch/vision/pull/5560.
     "torchvision": {
         "epochs": 300,
         "schedule": "exponential",
@@ -126,6 +129,7 @@ PRESETS: dict[str, dict] = {
         "ema": 0.999966,  # by step what torchvision's 0.99998 is in its steps of 32 and 600 epochs
         "auto_augment": "trivial",
         "random_erase": 0.1,
+        "repeats": 4,
         "train_size": 176,
         "resize": 232,
     },

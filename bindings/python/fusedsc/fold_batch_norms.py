@@ -1,4 +1,4 @@
-"""``fusedsc.fold_batch_norms``: what BatchNorms come to in eval mode is computed once for inference."""
+"""``fusedsc.fold_batch_norms``: what BatchNorms and autocast's weights come to is computed once for inference."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ Model = TypeVar("Model", bound=nn.Module)
 
 
 def fold_batch_norms(model: Model, *inputs: Any, **keywords: Any) -> Model:
-    """Has the fused blocks of ``model`` keep what their BatchNorms come to, for inference that should not wait for it::
+    """Has the fused blocks of ``model`` keep what their BatchNorms and, under autocast, their weights come to, for
+    inference that should not wait for it::
 
         model = fusedsc.swap(model).eval()
         fusedsc.fold_batch_norms(model, images)
@@ -27,16 +28,20 @@ def fold_batch_norms(model: Model, *inputs: Any, **keywords: Any) -> Model:
 
     In eval mode a BatchNorm is a scale and a shift per channel. By itself a block computes them at each call, as a CUDA
     graph that is replayed after a weight has changed must compute with the new one. On a GPU that is a launch for each
-    block, which counts where images are few. Folded, they read what they kept, ordinary calls as well as
-    graphs that are captured afterwards. Nothing else changes, and results have the same bits.
+    block, which counts where images are few. Folded, they read what they kept, ordinary calls as well as graphs that
+    are captured afterwards. Nothing else changes, and results have the same bits.
 
-    A block computes them anew at every call, as if it had never been folded, once it or its BatchNorms ran in training
-    mode, it ran with gradients, an optimizer of ``torch.optim`` made a step with its parameters, ``load_state_dict`` or
-    ``.half()`` changed it, or another operator wrote into it. **What PyTorch does not count goes unnoticed**: what is
-    written through ``parameter.data``, ``.numpy()`` or by another process, a fused optimizer whose step is compiled,
-    and training steps that a CUDA graph replays, but for those of :func:`fusedsc.graphed_step`. Neither does a graph
-    notice anything that changes after it was captured. Fold again then: graphs that were captured while the model was
-    folded read what is kept now.
+    Where it is called under ``torch.autocast``, blocks and single convolutions keep their weights and biases in
+    autocast's type, too, which else are cast at every call: another launch for each. That costs 2 bytes for each of
+    them beside the parameters. Under autocast of a type that was not on in any such call, they are cast as before.
+
+    A block computes them anew at every call, as if it had never been folded, once it ran with gradients, an optimizer
+    of ``torch.optim`` made a step with its parameters, ``load_state_dict`` or ``.half()`` changed it, or another
+    operator wrote into it; scales and shifts also once it or its BatchNorms ran in training mode. **What PyTorch does
+    not count goes unnoticed**: what is written through ``parameter.data``, ``.numpy()`` or by another process, a fused
+    optimizer whose step is compiled, and training steps that a CUDA graph replays, but for those of
+    :func:`fusedsc.graphed_step`. Neither does a graph notice anything that changes after it was captured. Fold again
+    then: graphs that were captured while the model was folded read what is kept now.
 
     Nothing is kept of tensors that ``torch.inference_mode`` made, as PyTorch counts no change of them; and
     ``torch.utils.swap_tensors`` refuses those that something is kept of.
@@ -66,36 +71,37 @@ def fold_batch_norms(model: Model, *inputs: Any, **keywords: Any) -> Model:
             model(*inputs, **keywords)
     finally:
         count = torch.ops.fusedsc._keep_folded(False)
-    for device in {norm.running_var.device for norm in _batch_norms(model)}:
+    for device in {tensor.device for tensor in _tensors(model)}:
         if device.type == "cuda":  # whatever stream reads what is kept
             torch.cuda.synchronize(device)
     if count == 0:
         warnings.warn(
-            "fusedsc.fold_batch_norms: no fused block with running statistics ran; fusedsc.swap makes them "
-            "(nothing is kept of BatchNorms that torch.inference_mode made)",
+            "fusedsc.fold_batch_norms: no fused block with running statistics ran, nor any under autocast; "
+            "fusedsc.swap makes them (nothing is kept of tensors that torch.inference_mode made)",
             stacklevel=2,
         )
     return model
 
 
 def unfold_batch_norms(model: Model) -> Model:
-    """Has the blocks of ``model`` compute their scales and shifts at each call again.
+    """Has the blocks of ``model`` compute their scales and shifts, and cast their weights, at each call again.
 
-    Graphs that were captured while it was folded may still be replayed, and still read what was kept.
+    Graphs that were captured while it was folded may still be replayed, and still read what was kept; so its memory is
+    given back with the model's.
 
     Raises:
         ValueError: ``model`` is no module.
     """
     module("model", model)
-    variances = [norm.running_var for norm in _batch_norms(model)]
-    torch.ops.fusedsc._forget_folded(variances)
+    torch.ops.fusedsc._forget_folded(_of_plain_classes(_tensors(model)))
     return model
 
 
-def trained_by_graph(running_vars: list[torch.Tensor]) -> None:
-    """A graph has been replayed that trains BatchNorms with these; where nothing was ever folded, in no time."""
+def trained_by_graph(tensors: list[torch.Tensor]) -> None:
+    """A graph has been replayed that trains these: parameters, and running variances of BatchNorms; where nothing was
+    ever folded, in no time."""
     if _notice_optimizers.cache_info().currsize:
-        torch.ops.fusedsc._forget_folded(running_vars)
+        torch.ops.fusedsc._forget_folded(tensors)
 
 
 @functools.cache
@@ -107,8 +113,17 @@ def _notice_optimizers() -> None:
 def _forget_optimized(optimizer: Optimizer, args: tuple, kwargs: dict) -> None:
     if not torch.compiler.is_compiling():
         parameters = [one for group in optimizer.param_groups for one in group["params"]]
-        # Of other classes nothing is kept, and they may not know the operator.
-        torch.ops.fusedsc._forget_folded([one for one in parameters if type(one) in (nn.Parameter, torch.Tensor)])
+        torch.ops.fusedsc._forget_folded(_of_plain_classes(parameters))
+
+
+def _of_plain_classes(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Of other classes nothing is kept, and they may not know the operator."""
+    return [one for one in tensors if type(one) in (nn.Parameter, torch.Tensor)]
+
+
+def _tensors(model: nn.Module) -> list[torch.Tensor]:
+    """All of which something may be kept."""
+    return [*model.parameters(), *model.buffers(), *(norm.running_var for norm in _batch_norms(model))]
 
 
 def _batch_norms(model: nn.Module) -> list[nn.Module]:

@@ -1,9 +1,12 @@
 /// The GPU kernels for the gradients of pointwise convolution, as the registry has them in its three roles: all that is
-/// wanted, "pointwise_conv2d.backward"; and where an entry computes one gradient and leaves the other to the best there
-/// is, "pointwise_conv2d.grad_input" and "pointwise_conv2d.grad_weight".
+/// wanted, "pointwise_conv2d.backward"; and one of two gradients, which "gpu_separate" leaves to the best there is for
+/// it, "pointwise_conv2d.grad_input" and "pointwise_conv2d.grad_weight". An entry computes one gradient, or both in one
+/// pass.
 #pragma once
 
+#include <algorithm>
 #include <span>
+#include <string>
 
 #include "fusedsc/backward/pointwise.h"
 #include "fusedsc/tuning/role.h"
@@ -13,9 +16,25 @@ namespace fusedsc {
 /// All of them, the CPU's, too, in the order in which they are taken where they suit.
 std::span<const tuning::Kernel<PointwiseBackwardArguments>> pointwise_backward_kernels();
 
-/// By whichever entry is best for the input gradient alone, or for those of weight and bias.
-Plan<PointwiseBackwardArguments> plan_pointwise_input_gradient(const PointwiseBackwardArguments& a, int threads);
+/// By whichever entry is best for the gradients of weight and bias, as one of two.
 Plan<PointwiseBackwardArguments> plan_pointwise_weight_gradient(const PointwiseBackwardArguments& a, int threads);
+/// What is left behind a pass of the gradient prologue: one gradient by whichever entry is best for it, or both.
+Plan<PointwiseBackwardArguments> plan_behind_prologue(const PointwiseBackwardArguments& a, int threads);
+
+inline bool wants_weight(const PointwiseBackwardArguments& a) { return a.grad_weight || a.grad_bias; }
+inline bool wants_both(const PointwiseBackwardArguments& a) { return a.grad_x && wants_weight(a); }
+
+/// Of an entry that computes one gradient, or that of the input or of the weight alone: why not what is wanted.
+inline std::string why_not_one_gradient(const PointwiseBackwardArguments& a) {
+  const bool is_one = static_cast<bool>(a.grad_x) != wants_weight(a);
+  return is_one ? "" : "it computes one gradient; \"gpu_separate\" computes both, one after the other";
+}
+inline std::string why_not_input(const PointwiseBackwardArguments& a) {
+  return a.grad_x ? why_not_one_gradient(a) : "the input gradient is not wanted";
+}
+inline std::string why_not_weight(const PointwiseBackwardArguments& a) {
+  return wants_weight(a) ? why_not_one_gradient(a) : "the weight gradient is not wanted";
+}
 
 /// What is left when the input gradient is taken care of.
 inline PointwiseBackwardArguments without_input(PointwiseBackwardArguments a) {
@@ -25,17 +44,28 @@ inline PointwiseBackwardArguments without_input(PointwiseBackwardArguments a) {
   return a;
 }
 
-/// What is left when the weight gradient is taken care of.
+/// What is left when the gradients of weight and bias are taken care of.
 inline PointwiseBackwardArguments without_weight(PointwiseBackwardArguments a) {
   a.grad_weight = {};
+  a.grad_bias = {};
   return a;
 }
 
-/// Both gradients, each by the best there is for it. The prior does not take it: its other entries know when one after
-/// the other is best.
+/// Both gradients, one after the other in the same workspace, by plans for without_weight() and without_input().
+inline Plan<PointwiseBackwardArguments> one_after_other(Plan<PointwiseBackwardArguments> input,
+                                                        Plan<PointwiseBackwardArguments> weight) {
+  return {std::max(input.workspace_bytes, weight.workspace_bytes),
+          [input = std::move(input.unchecked_run), weight = std::move(weight.unchecked_run)](
+              const PointwiseBackwardArguments& like, const Execution& execution) {
+            input(without_weight(like), execution);
+            weight(without_input(like), execution);
+          }};
+}
+
+/// Both gradients, each by the best there is for it.
 tuning::Kernel<PointwiseBackwardArguments> pointwise_backward_separate();
-/// Anything, whatever the GPU. Of one gradient a tile's rows, columns and depth, and groups of warps that share the
-/// depth; and the tile that it is taken with.
+/// Anything, whatever the GPU: a tile's rows, columns and depth, and groups of warps that share the depth; and the tile
+/// that it is taken with.
 tuning::Kernel<PointwiseBackwardArguments> pointwise_backward_tiles();
 tuning::Config pointwise_backward_tiles_prior(const PointwiseBackwardArguments& a);
 /// 16 bits or TF32, channels_last, by products of 32 threads: likewise, and stages.
@@ -45,17 +75,25 @@ tuning::Config pointwise_backward_fragments_prior(const PointwiseBackwardArgumen
 tuning::Kernel<PointwiseBackwardArguments> pointwise_backward_generated();
 /// Both gradients in one pass over x, for few outputs, whatever the GPU.
 Implementation<PointwiseBackwardArguments> pointwise_backward_skinny();
-/// By TMA and the warpgroup products of Hopper GPUs, channels_last. Of one gradient a tile's rows and columns and what
-/// else its launch has (pointwise_launches.h, PointwiseWeightPass); of both there is nothing to choose.
+/// By TMA and the warpgroup products of Hopper GPUs, channels_last: a tile's rows and columns and what else its launch
+/// has (pointwise_launches.h, PointwiseWeightPass).
 tuning::Kernel<PointwiseBackwardArguments> pointwise_backward_hopper();
 tuning::Config pointwise_backward_hopper_prior(const PointwiseBackwardArguments& a);
-/// Likewise, contiguous: the input gradient, before that of the weight by whichever entry is best for it.
+/// Likewise, contiguous: the input gradient.
 tuning::Kernel<PointwiseBackwardArguments> pointwise_backward_hopper_planes();
 tuning::Config pointwise_backward_hopper_planes_prior(const PointwiseBackwardArguments& a);
 /// 16 bits or TF32, channels_last: both gradients in one pass that does not read the output.
 Implementation<PointwiseBackwardArguments> pointwise_backward_hopper_n_resident();
+/// Whether it saves more bytes than its blocks write and read of their sums.
+bool suits_pointwise_n_resident(const PointwiseBackwardArguments& a);
+/// Both in one pass over x: for a prologue of x, or without any.
+Implementation<PointwiseBackwardArguments> pointwise_backward_hopper_k_resident();
+/// Whether it is the best for arguments that it can run.
+bool suits_pointwise_k_resident(const PointwiseBackwardArguments& a);
 /// Both in one pass over x, for a prologue of x.
 Implementation<PointwiseBackwardArguments> pointwise_backward_tf32_k_resident();
+/// Behind a pass that writes down what the gradient prologue makes of grad_y, all that is wanted by the best there is.
+Implementation<PointwiseBackwardArguments> pointwise_backward_hopper_prologue_pass();
 /// The weight gradient of 16-bit tensors of which one has few channels.
 tuning::Kernel<PointwiseBackwardArguments> pointwise_backward_hopper_narrow();
 tuning::Config pointwise_backward_hopper_narrow_prior(const PointwiseBackwardArguments& a);

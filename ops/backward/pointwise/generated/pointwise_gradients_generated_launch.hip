@@ -11,8 +11,6 @@ using tuning::Direction;
 using tuning::Knob;
 using BackwardPlan = Plan<PointwiseBackwardArguments>;
 
-bool wants_weight(const PointwiseBackwardArguments& a) { return a.grad_weight || a.grad_bias; }
-
 Direction direction_of(const PointwiseBackwardArguments& a) {
   return a.grad_x ? Direction::grad_input : Direction::grad_weight;
 }
@@ -90,7 +88,7 @@ class Pass {
 
 std::string unsupported(const PointwiseBackwardArguments& a) {
   if (std::string elsewhere = needs_device(Device::gpu, a.x.device); !elsewhere.empty()) return elsewhere;
-  if (static_cast<bool>(a.grad_x) == wants_weight(a)) return "it is for one gradient; gpu_separate gives each its own";
+  if (std::string both = why_not_one_gradient(a); !both.empty()) return both;
   return why_not_generated(too_large_for_pointwise(a.x.sizes, a.grad_y.sizes), configs, a);
 }
 

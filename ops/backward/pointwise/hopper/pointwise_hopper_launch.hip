@@ -6,7 +6,6 @@
 #include "fusedsc/backward/pointwise/hopper/pointwise_hopper_prologue_pass.h"
 #include "fusedsc/backward/pointwise/hopper/pointwise_hopper_swap_ab.h"
 #include "fusedsc/backward/pointwise/hopper/pointwise_hopper_transposed.h"
-#include "fusedsc/backward/pointwise/hopper_k_resident/pointwise_hopper_k_resident.h"
 #include "fusedsc/backward/pointwise/hopper_weight/pointwise_hopper_weight.h"
 #include "fusedsc/backward/pointwise/pointwise_kernels.h"
 #include "fusedsc/common/gpu/sums/partials_launch.h"
@@ -80,21 +79,15 @@ PointwiseCase case_of(const PointwiseBackwardArguments& a) {
   return product;
 }
 
-/// Whether there is a kernel here for the gradients of weight and bias.
-bool suits_weight_gradient(const PointwiseBackwardArguments& a) {
-  return PointwiseGradientsPass::suits(a) || PointwiseWeightPass::suits(a);
-}
-
 std::string why_not(const PointwiseBackwardArguments& a) {
   const PointwiseCase product = case_of(a);
   std::string reason = why_not_hopper(a.x.dtype, a.x.device, a.groups, product.problem.pixels, a.allow_tf32);
-  if (!reason.empty()) return reason;
-  reason = too_large_for_pointwise(a.x.sizes, a.grad_y.sizes);
+  if (reason.empty()) reason = why_not_one_gradient(a);
+  if (reason.empty()) reason = too_large_for_pointwise(a.x.sizes, a.grad_y.sizes);
   if (!reason.empty()) return reason;
   const bool has_windows = a.windows.channels > 0;
-  if (has_windows && (a.grad_weight || a.grad_bias) && !suits_weight_gradient(a)) return kUnsuited;
   if (has_windows && (size_of(a.x.dtype) != 2 || !suits_weight(a.weight, a.windows))) return kUnsuited;
-  if (!a.grad_x) return {};  // the weight gradient has its own conditions, and the general kernels behind it
+  if (!a.grad_x) return PointwiseWeightPass::suits(a) ? "" : kUnsuited;
   const ConstTensorView x = a.prologue ? a.x : ConstTensorView{};
   const auto suits = [&](const auto& matrix) { return suits_tma(matrix, a.x.dtype); };
   const bool lays_out_weight = has_windows || a.x.dtype == DataType::float32;  // and takes any
@@ -233,107 +226,36 @@ BackwardPlan plan_weight_of_activations(const PointwiseBackwardArguments& a, con
           }};
 }
 
-BackwardPlan plan_weight(const PointwiseBackwardArguments& a, int threads, const Config& config = {}) {
+BackwardPlan plan_weight(const PointwiseBackwardArguments& a, const Config& config) {
   if (forms_activations(a)) return plan_weight_of_activations(a, config);
-  if (PointwiseWeightPass::suits(a)) {
-    const PointwiseWeightPass pass(a, config);
-    Arena arena(nullptr);
-    pass.take_memory(a, arena);
-    return {arena.used(), [pass](const PointwiseBackwardArguments& like, const Execution& execution) {
-              Arena taken(execution.workspace);
-              pass.run(like, taken, execution.stream);
-            }};
-  }
-  const PointwiseBackwardArguments rest = without_input(a);
-  BackwardPlan general = pointwise_backward_tiles().plan(rest, pointwise_backward_tiles_prior(rest), threads);
-  return {general.workspace_bytes,
-          [run = std::move(general.unchecked_run)](const PointwiseBackwardArguments& like, const Execution& execution) {
-            run(without_input(like), execution);
-          }};
-}
-
-BackwardPlan plan_both(const PointwiseBackwardArguments& a) {
-  const PointwiseGradientsPass pass(a);
-  return {pass.workspace_bytes(),
-          [pass](const PointwiseBackwardArguments& like, const Execution& execution) { pass.run(like, execution); }};
-}
-
-/// In one pass, or one after the other, in the same workspace.
-BackwardPlan plan_both_or_each(const PointwiseBackwardArguments& a, int threads) {
-  if (PointwiseGradientsPass::suits(a)) return plan_both(a);
-  BackwardPlan input, weight;
-  if (a.grad_x) input = plan_input(a);
-  if (a.grad_weight || a.grad_bias) weight = plan_weight(a, threads);
-  return {std::max(input.workspace_bytes, weight.workspace_bytes),
-          [=](const PointwiseBackwardArguments& like, const Execution& execution) {
-            if (input.unchecked_run) input.unchecked_run(like, execution);
-            if (weight.unchecked_run) weight.unchecked_run(like, execution);
-          }};
-}
-
-/// Whether the gradient prologue is worth a pass of its own: for two gradients of many outputs; of float32, for an
-/// input gradient of so many channels that several blocks would apply it to the same elements.
-bool forms_gradient(const PointwiseBackwardArguments& a) {
-  const std::int64_t outputs = a.grad_y.sizes[1], channels = a.x.sizes[1];
-  if (!a.gradient_prologue || !a.grad_x || outputs > most_prologue_pass_outputs(a.x.dtype)) return false;
-  if (a.x.dtype == DataType::float32) return outputs >= 96 && channels >= 448;
-  return a.grad_weight && outputs >= 320 && channels >= 128 && !PointwiseGradientsPass::suits(a);
-}
-
-/// The same arguments after the gradient prologue.
-PointwiseBackwardArguments with_gradient(PointwiseBackwardArguments a, const void* gradient) {
-  const Sizes& sizes = a.grad_y.sizes;
-  a.grad_y = ConstTensorView(gradient, a.grad_y.dtype, sizes, dense_strides(sizes, Layout::channels_last), Device::gpu);
-  a.gradient_prologue = {};
-  return a;
-}
-
-BackwardPlan plan_backward(const PointwiseBackwardArguments& a, int threads) {
-  if (!forms_gradient(a)) return plan_both_or_each(a, threads);
-  const BackwardPlan rest = plan_both_or_each(with_gradient(a, a.grad_y.data), threads);
-  const auto take = [](Arena& arena, const PointwiseBackwardArguments& like) {
-    return arena.take<char>(like.grad_y.elements() * static_cast<std::int64_t>(size_of(like.grad_y.dtype)));
-  };
+  const PointwiseWeightPass pass(a, config);
   Arena arena(nullptr);
-  take(arena, a);
-  return {arena.used() + rest.workspace_bytes, [=](const PointwiseBackwardArguments& like, const Execution& execution) {
+  pass.take_memory(a, arena);
+  return {arena.used(), [pass](const PointwiseBackwardArguments& like, const Execution& execution) {
             Arena taken(execution.workspace);
-            void* gradient = take(taken, like);
-            launch_gradient_prologue(like, gradient, execution.stream);
-            rest.unchecked_run(with_gradient(like, gradient), rest_of(execution, taken));
+            pass.run(like, taken, execution.stream);
           }};
 }
 
 // --------------------------------------------------------------------------------------------------------- to choose
 
-bool wants_weight(const PointwiseBackwardArguments& a) { return a.grad_weight || a.grad_bias; }
-bool wants_only_input(const PointwiseBackwardArguments& a) { return a.grad_x && !wants_weight(a); }
-bool wants_only_weight(const PointwiseBackwardArguments& a) {
-  return !a.grad_x && wants_weight(a) && PointwiseWeightPass::suits(a);
-}
 PointwiseBackwardArguments arguments_of_weight(const PointwiseBackwardArguments& a) {
   return forms_activations(a) ? with_activations(a, a.x.data) : a;
 }
 
-/// Of one gradient, without a pass in front of it. How two of them are put together is not chosen here: "gpu_separate"
-/// is there to choose for each.
 Configs configs(const PointwiseBackwardArguments& a) {
-  if (wants_only_input(a)) return configs_of_all(instances(), case_of(a));
-  if (wants_only_weight(a)) return PointwiseWeightPass::configs(arguments_of_weight(a));
-  return {Config()};
+  return a.grad_x ? configs_of_all(instances(), case_of(a)) : PointwiseWeightPass::configs(arguments_of_weight(a));
 }
 
-BackwardPlan plan_with(const PointwiseBackwardArguments& a, const Config& config, int threads) {
-  if (config == Config()) return plan_backward(a, threads);
-  if (wants_only_input(a)) return plan_of(InputPass(a, config), a);
-  if (wants_only_weight(a)) return plan_weight(a, threads, config);
-  throw_no_tile(kName, kKernel, config);
+BackwardPlan plan_with(const PointwiseBackwardArguments& a, const Config& config, int /*threads*/) {
+  if (!a.grad_x) return plan_weight(a, config);
+  return config == Config() ? plan_input(a) : plan_of(InputPass(a, config), a);
 }
 
+/// None where the products' sides are swapped, about which there is nothing to choose.
 Config prior_config(const PointwiseBackwardArguments& a) {
-  if (wants_only_input(a)) return forms_gradient(a) || suits_swap_ab(a) ? Config() : InputPass(a).config();
-  if (wants_only_weight(a)) return PointwiseWeightPass(arguments_of_weight(a)).config();
-  return {};
+  if (!a.grad_x) return PointwiseWeightPass(arguments_of_weight(a)).config();
+  return suits_swap_ab(a) ? Config() : InputPass(a).config();
 }
 
 }  // namespace

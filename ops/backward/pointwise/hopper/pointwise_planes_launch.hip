@@ -56,7 +56,8 @@ std::string why_not(const PointwiseBackwardArguments& a) {
   std::string reason =
       why_not_hopper(a.x.dtype, a.x.device, a.groups, a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3], a.allow_tf32);
   if (!reason.empty()) return reason;
-  if (!a.grad_x) return "it is for the input gradient";
+  reason = why_not_input(a);
+  if (!reason.empty()) return reason;
   const ConstTensorView x = a.prologue ? a.x : ConstTensorView{};
   if (!are_planes({a.grad_y, a.gradient_prologue.output, x, a.grad_add, a.grad_x})) return kNoPlanes;
   reason = too_large_for_pointwise(a.x.sizes, a.grad_y.sizes);
@@ -137,30 +138,22 @@ class InputPass {
   bool pads_;  ///< TMA reads a copy of the weight
 };
 
-using BackwardPlan = Plan<PointwiseBackwardArguments>;
-
-/// The input gradient's.
 Configs configs(const PointwiseBackwardArguments& a) { return configs_of_all(instances(), case_of(a)); }
 
-/// One after the other, in the same workspace.
-BackwardPlan plan_backward(const PointwiseBackwardArguments& a, const Config& config, int threads) {
+Plan<PointwiseBackwardArguments> plan_input(const PointwiseBackwardArguments& a, const Config& config,
+                                            int /*threads*/) {
   const InputPass pass(a, config);
   Arena arena(nullptr);
   pass.take_memory(a, arena);
-  BackwardPlan weight;
-  if (a.grad_weight || a.grad_bias) weight = plan_pointwise_weight_gradient(without_input(a), threads);
-  return {std::max(arena.used(), weight.workspace_bytes),
-          [=](const PointwiseBackwardArguments& like, const Execution& execution) {
-            pass.run(like, execution);
-            if (weight.unchecked_run) weight.unchecked_run(without_input(like), execution);
-          }};
+  return {arena.used(),
+          [=](const PointwiseBackwardArguments& like, const Execution& execution) { pass.run(like, execution); }};
 }
 
 }  // namespace
 }  // namespace gpu::hopper
 
 tuning::Kernel<PointwiseBackwardArguments> pointwise_backward_hopper_planes() {
-  return {gpu::hopper::kKernel, gpu::hopper::why_not, gpu::hopper::configs, gpu::hopper::plan_backward};
+  return {gpu::hopper::kKernel, gpu::hopper::why_not, gpu::hopper::configs, gpu::hopper::plan_input};
 }
 
 tuning::Config pointwise_backward_hopper_planes_prior(const PointwiseBackwardArguments& a) {

@@ -2,6 +2,8 @@
 /// launches.
 #pragma once
 
+#include <string>
+
 #include "fusedsc/backward/pointwise.h"
 #include "fusedsc/backward/pointwise/hopper_k_resident/pointwise_hopper_k_resident_kernel.h"
 #include "fusedsc/runtime/arena.h"
@@ -24,9 +26,8 @@ struct PointwiseGradientsInstance {
 
 class PointwiseGradientsPass {
  public:
-  /// Whether one pass can make, and is fast at, all that is wanted. The device must be Hopper, and TMA be
-  /// able to go over all activations.
-  static bool suits(const PointwiseBackwardArguments& arguments);
+  /// Why one pass cannot make all that is wanted; empty: it can.
+  static std::string why_not(const PointwiseBackwardArguments& arguments);
 
   explicit PointwiseGradientsPass(const PointwiseBackwardArguments& arguments);
   PointwiseGradientsPass(const PointwiseBackwardArguments& arguments, const PointwiseGradientsInstance& instance);

@@ -2,15 +2,18 @@
 #include <algorithm>
 #include <span>
 
+#include "fusedsc/backward/pointwise/hopper/pointwise_hopper_one_pass.h"
 #include "fusedsc/backward/pointwise/hopper/pointwise_hopper_prologue_pass.h"
 #include "fusedsc/backward/pointwise/hopper_k_resident/pointwise_hopper_k_resident.h"
 #include "fusedsc/backward/pointwise/hopper_k_resident/pointwise_hopper_k_resident_sum.h"
 #include "fusedsc/backward/pointwise/hopper_k_resident/pointwise_hopper_k_resident_window_sum.h"
+#include "fusedsc/backward/pointwise/pointwise_kernels.h"
 #include "fusedsc/common/divide_up.h"
 #include "fusedsc/common/gpu/hopper/hopper_kernel.h"
 #include "fusedsc/forward/pointwise/hopper/pointwise_hopper_plan.h"
 
-namespace fusedsc::gpu::hopper {
+namespace fusedsc {
+namespace gpu::hopper {
 namespace {
 
 constexpr const char* kName = "pointwise_conv2d_backward";
@@ -120,18 +123,25 @@ const PointwiseGradientsInstance* find_instance(const PointwiseBackwardArguments
 
 }  // namespace
 
-bool PointwiseGradientsPass::suits(const PointwiseBackwardArguments& a) {
-  // Over few positions most of a gradient cancels in BatchNorm's, and here the terms that do are rounded one by one.
-  constexpr std::int64_t kLeastPositions = kTileRows;
-  if (a.gradient_prologue && a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3] < kLeastPositions) return false;
-  // Over few positions the launch that is spared is worth less than what the blocks' partial results cost: on an H200,
-  // below 16368.
-  const std::int64_t least_plain_positions = std::int64_t{multiprocessors()} * 124;
+std::string PointwiseGradientsPass::why_not(const PointwiseBackwardArguments& a) {
   const std::int64_t positions = a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3];
-  if (is_plain(a) && positions < least_plain_positions) return false;
-  return a.grad_x && a.grad_weight && !a.grad_bias && !a.grad_add && (a.prologue || is_plain(a)) &&
-         suits_tma(activation_matrix(a.x, 1, true)) && a.x.sizes[1] % 8 == 0 && a.grad_y.sizes[1] % 8 == 0 &&
-         find_instance(a) != nullptr;
+  std::string reason = why_not_hopper(a.x.dtype, a.x.device, a.groups, positions);
+  if (reason.empty()) reason = too_large_for_pointwise(a.x.sizes, a.grad_y.sizes);
+  if (!reason.empty()) return reason;
+  if (!a.grad_x || !a.grad_weight || a.grad_bias) return "it computes the gradients of input and weight, and no other";
+  if (a.grad_add) return "something is added to the input gradient";
+  if (!a.prologue && !is_plain(a)) return "it is for a prologue of x, or none at all";
+  // Over few positions most of a gradient cancels in BatchNorm's, and here the terms that do are rounded one by one.
+  if (a.gradient_prologue && positions < kTileRows) return "there are few positions";
+  const bool has_windows = a.windows.channels > 0;
+  const auto suits = [](const auto& matrix) { return suits_tma(matrix); };
+  if ((has_windows && !suits_weight(a.weight, a.windows)) || (!has_windows && !suits(weight_matrix(a.weight, 1))) ||
+      !suits(activation_matrix(a.x, 1, true)) || !suits(activation_matrix(a.grad_y, 1, true)) ||
+      !suits(activation_matrix(a.gradient_prologue.output, 1, true)) || !suits(output_matrix(a.grad_x, 1, true)) ||
+      a.x.sizes[1] % 8 != 0 || a.grad_y.sizes[1] % 8 != 0) {
+    return kUnsuited;
+  }
+  return find_instance(a) != nullptr ? "" : "there is no kernel for so many outputs";
 }
 
 PointwiseGradientsPass::PointwiseGradientsPass(const PointwiseBackwardArguments& a)
@@ -263,5 +273,25 @@ void PointwiseGradientsPass::sum(const PointwiseBackwardArguments& a, const floa
                    static_cast<std::size_t>(sum.groups * sum.warps) * 1024);
 }
 
-}  // namespace fusedsc::gpu::hopper
+}  // namespace gpu::hopper
+
+bool suits_pointwise_k_resident(const PointwiseBackwardArguments& a) {
+  if (a.prologue) return true;  // each element is read and computed once for both
+  const PointwiseBackwardArguments weight = without_input(a);
+  return gpu::hopper::has_tiles_for_all(a) &&
+         !(pointwise_backward_hopper_narrow().unsupported(weight).empty() && suits_pointwise_narrow(weight));
+}
+
+Implementation<PointwiseBackwardArguments> pointwise_backward_hopper_k_resident() {
+  using gpu::hopper::PointwiseGradientsPass;
+  return {"hopper_k_resident", PointwiseGradientsPass::why_not,
+          [](const PointwiseBackwardArguments& a, int /*threads*/) -> Plan<PointwiseBackwardArguments> {
+            const PointwiseGradientsPass pass(a);
+            return {pass.workspace_bytes(), [pass](const PointwiseBackwardArguments& like, const Execution& execution) {
+                      pass.run(like, execution);
+                    }};
+          }};
+}
+
+}  // namespace fusedsc
 #endif

@@ -223,7 +223,7 @@ tuning::Kernel<PointwiseBackwardArguments> pointwise_backward_hopper_narrow() {
   using namespace gpu::hopper;
   return {"hopper_narrow",
           [](const PointwiseBackwardArguments& a) { return why_not_on_hopper(a, NarrowWeightPass::why_not); },
-          NarrowWeightPass::configs, plan_behind_input_gradient<NarrowWeightPass>};
+          NarrowWeightPass::configs, plan_weight_pass<NarrowWeightPass>};
 }
 
 tuning::Config pointwise_backward_hopper_narrow_prior(const PointwiseBackwardArguments& a) {

@@ -109,18 +109,16 @@ std::string why_not_transposing(const PointwiseBackwardArguments& a) {
   return {};
 }
 
-Plan<PointwiseBackwardArguments> plan_backward(const PointwiseBackwardArguments& a, int threads) {
+Plan<PointwiseBackwardArguments> plan_transposing(const PointwiseBackwardArguments& a, int threads) {
   Arena arena(nullptr);
   const Plan<PointwiseBackwardArguments> weight = plan_pointwise_weight_gradient(with_channels_last(a, arena), threads);
-  return behind_input_gradient(
-      a, threads,
-      {arena.used() + weight.workspace_bytes,
-       [weight = weight.unchecked_run](const PointwiseBackwardArguments& like, const Execution& execution) {
-         Arena taken(execution.workspace);
-         const PointwiseBackwardArguments laid_out = with_channels_last(like, taken);
-         launch_transposing(like, laid_out, execution.stream);
-         weight(laid_out, rest_of(execution, taken));
-       }});
+  return {arena.used() + weight.workspace_bytes,
+          [weight = weight.unchecked_run](const PointwiseBackwardArguments& like, const Execution& execution) {
+            Arena taken(execution.workspace);
+            const PointwiseBackwardArguments laid_out = with_channels_last(like, taken);
+            launch_transposing(like, laid_out, execution.stream);
+            weight(laid_out, rest_of(execution, taken));
+          }};
 }
 
 }  // namespace
@@ -140,7 +138,8 @@ bool suits_pointwise_transposing(const PointwiseBackwardArguments& a) {
 Implementation<PointwiseBackwardArguments> pointwise_backward_hopper_transposing() {
   using namespace gpu::hopper;
   return {"hopper_transposing",
-          [](const PointwiseBackwardArguments& a) { return why_not_on_hopper(a, why_not_transposing); }, plan_backward};
+          [](const PointwiseBackwardArguments& a) { return why_not_on_hopper(a, why_not_transposing); },
+          plan_transposing};
 }
 
 }  // namespace fusedsc

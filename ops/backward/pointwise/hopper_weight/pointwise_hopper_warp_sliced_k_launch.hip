@@ -313,7 +313,7 @@ tuning::Kernel<PointwiseBackwardArguments> pointwise_backward_hopper_warp_sliced
   using namespace gpu::hopper;
   return {"hopper_warp_sliced_k",
           [](const PointwiseBackwardArguments& a) { return why_not_on_hopper(a, WarpSlicedKWeightPass::why_not); },
-          WarpSlicedKWeightPass::configs, plan_behind_input_gradient<WarpSlicedKWeightPass>};
+          WarpSlicedKWeightPass::configs, plan_weight_pass<WarpSlicedKWeightPass>};
 }
 
 tuning::Config pointwise_backward_hopper_warp_sliced_k_prior(const PointwiseBackwardArguments& a) {

@@ -1,8 +1,6 @@
 /// What entries of the weight gradient on Hopper GPUs share on their way from arguments to launches.
 #pragma once
 
-#include <algorithm>
-
 #include "fusedsc/backward/pointwise/hopper_weight/pointwise_hopper_weight_sum.h"
 #include "fusedsc/backward/pointwise/pointwise_kernels.h"
 #include "fusedsc/common/gpu/hopper/hopper_host.h"
@@ -20,39 +18,26 @@ inline bool has_aligned_images(const ConstTensorView& view) {
          (view.sizes[0] <= 1 || view.strides[0] * bytes % 16 == 0);
 }
 
-/// Of an entry that needs such a GPU: why_not(arguments), or why that is not to be asked.
+/// Of an entry for the weight gradient that needs such a GPU: why_not(arguments), or why that is not to be asked.
 inline std::string why_not_on_hopper(const PointwiseBackwardArguments& a,
                                      std::string (*why_not)(const PointwiseBackwardArguments&)) {
-  const std::string elsewhere = needs_device(Device::gpu, a.x.device);
-  if (!elsewhere.empty()) return elsewhere;
+  std::string reason = needs_device(Device::gpu, a.x.device);
+  if (reason.empty()) reason = why_not_weight(a);
+  if (!reason.empty()) return reason;
   return is_hopper() ? why_not(a) : "the GPU is not a Hopper GPU";
 }
 
-/// The weight gradient, behind the input gradient by whichever entry is best for that, in the same workspace.
-inline Plan<PointwiseBackwardArguments> behind_input_gradient(const PointwiseBackwardArguments& a, int threads,
-                                                              const Plan<PointwiseBackwardArguments>& weight) {
-  if (!a.grad_x) return weight;
-  const Plan<PointwiseBackwardArguments> input = plan_pointwise_input_gradient(without_weight(a), threads);
-  return {std::max(input.workspace_bytes, weight.workspace_bytes),
-          [input = input.unchecked_run, weight = weight.unchecked_run](const PointwiseBackwardArguments& like,
-                                                                       const Execution& execution) {
-            input(without_weight(like), execution);
-            weight(like, execution);
-          }};
-}
-
-/// Likewise, by a Pass that was made for a config.
+/// By a Pass that was made for a config.
 template <class Pass>
-Plan<PointwiseBackwardArguments> plan_behind_input_gradient(const PointwiseBackwardArguments& a,
-                                                            const tuning::Config& config, int threads) {
+Plan<PointwiseBackwardArguments> plan_weight_pass(const PointwiseBackwardArguments& a, const tuning::Config& config,
+                                                  int /*threads*/) {
   const Pass pass(a, config);
   Arena arena(nullptr);
   pass.take_partials(arena);
-  return behind_input_gradient(
-      a, threads, {arena.used(), [pass](const PointwiseBackwardArguments& like, const Execution& execution) {
-                     Arena taken(execution.workspace);
-                     pass.run(like, taken, execution.stream);
-                   }});
+  return {arena.used(), [pass](const PointwiseBackwardArguments& like, const Execution& execution) {
+            Arena taken(execution.workspace);
+            pass.run(like, taken, execution.stream);
+          }};
 }
 
 template <class T, class Tiles>
