@@ -351,7 +351,7 @@ TEST_P(PointwiseTf32Gpu, BackwardWithoutOutput) {
     fusion.grad_add = !fusion.grad_add;
     cases.push_back({GetParam().dtype, geometry, fusion, Memories::all(Memory::channels_last)});
   }
-  verify_by_kernel(cases, "hopper_tf32_n_resident", std::size(geometries) - 1);  // 40 channels are for others
+  verify_by_kernel(cases, "hopper_n_resident", std::size(geometries) - 1);  // 40 channels are for others
   for_each_case(cases, verify_backward<PointwiseGeometry>);
 }
 

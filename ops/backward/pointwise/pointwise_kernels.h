@@ -82,9 +82,8 @@ tuning::Config pointwise_backward_hopper_prior(const PointwiseBackwardArguments&
 /// Likewise, contiguous: the input gradient.
 tuning::Kernel<PointwiseBackwardArguments> pointwise_backward_hopper_planes();
 tuning::Config pointwise_backward_hopper_planes_prior(const PointwiseBackwardArguments& a);
-/// Both gradients in one pass that does not read the output.
+/// 16 bits or TF32, channels_last: both gradients in one pass that does not read the output.
 Implementation<PointwiseBackwardArguments> pointwise_backward_hopper_n_resident();
-Implementation<PointwiseBackwardArguments> pointwise_backward_tf32_n_resident();
 /// Whether it saves more bytes than its blocks write and read of their sums.
 bool suits_pointwise_n_resident(const PointwiseBackwardArguments& a);
 /// Both in one pass over x: for a prologue of x, or without any.

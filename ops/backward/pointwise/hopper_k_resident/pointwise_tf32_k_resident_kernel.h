@@ -5,11 +5,10 @@
 /// grad_x takes x's place in shared memory.
 #pragma once
 
+#include "fusedsc/backward/pointwise/hopper_n_resident/pointwise_tf32_lane.h"
 #include "fusedsc/common/gpu/activation.h"
 #include "fusedsc/common/gpu/hopper/hopper_stages.h"
 #include "fusedsc/common/gpu/normaliser.h"
-#include "fusedsc/common/gpu/products/wave_product.h"
-#include "fusedsc/common/gpu/sums/item_work.h"
 #include "fusedsc/common/gpu/tensors/tensor.h"
 #include "fusedsc/common/gpu/vendor/following_kernel.h"
 
@@ -33,7 +32,8 @@ class Tf32Gradients {
   static constexpr int kRows = kOutputs + 2;  ///< of partial sums
 
  private:
-  static constexpr int kStages = 2, kBoxes = (kChannels + 31) / 32, kBoxBytes = kPositions * 128;
+  using Lane = Tf32Lane<kPositions, kTiles>;
+  static constexpr int kStages = 2, kBoxes = (kChannels + 31) / 32, kBoxBytes = Lane::kBoxBytes;
   static constexpr int kStageBytes = (kBoxes + 2) * kBoxBytes;  ///< x, grad_y, output
   static constexpr int kSteps = kOutputs / 8, kRowTiles = kOutputs > 16 ? 2 : 1;
   static constexpr int kOwn = 2 * kRowTiles;  ///< neighbouring outputs that a lane has
@@ -50,18 +50,13 @@ class Tf32Gradients {
 
  private:
   FUSEDSC_DEVICE explicit Tf32Gradients(const Tf32GradientsParameters& p)
-      : p_(p),
-        warp_(uniform(thread_index() / 32 % kWarps)),
-        group_(uniform(thread_index() / 32 / kWarps)),
-        row_(thread_index() % 32 / 4),
-        column_(thread_index() % 4),
-        position_(row_ % 4 * 2 + row_ / 4) {
+      : p_(p), warp_(uniform(thread_index() / 32 % kWarps)), group_(uniform(thread_index() / 32 / kWarps)) {
     auto* memory = static_cast<unsigned char*>(shared_memory());
     stages_ = memory + padding_before_tiles(memory);
     barriers_ = reinterpret_cast<Barrier*>(stages_ + kStages * kStageBytes);
 #pragma unroll
     for (int n = 0; n < kTiles; ++n) {
-      const int own = channel_of(n), factor = factor_channel(n, row_);
+      const int own = channel_of(n), factor = factor_channel(n, lane_.row);
       const bool exists = own < p.channels;  // with the next one: their number is even
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
@@ -74,13 +69,13 @@ class Tf32Gradients {
       factor_shift_[n] = factor < p.channels ? value_or(p.shift, factor, 0.0f) : 0.0f;
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
-        const int channel = first_channel() + 8 * n + row_;
+        const int channel = first_channel() + 8 * n + lane_.row;
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          weight_[step][n][i] =
-              channel < p.channels
-                  ? to_tf32(elements_of<float>(p.weight)[p.weight.offset(8 * step + 2 * column_ + i, channel, 0, 0)])
-                  : 0u;
+          weight_[step][n][i] = channel < p.channels
+                                    ? to_tf32(elements_of<float>(
+                                          p.weight)[p.weight.offset(8 * step + 2 * lane_.column + i, channel, 0, 0)])
+                                    : 0u;
         }
       }
     }
@@ -90,16 +85,9 @@ class Tf32Gradients {
 
   FUSEDSC_DEVICE int first_channel() const { return warp_ * 8 * kTiles; }
   /// The first of a lane's two columns of tile n of grad_x.
-  FUSEDSC_DEVICE int channel_of(int n) const { return first_channel() + 8 * n + 2 * column_; }
-  /// Column `column` (0 to 7) of tile n of grad_weight: a lane's columns are neighbours.
-  FUSEDSC_DEVICE int factor_channel(int n, int column) const {
-    if (kTiles == 3) return first_channel() + (n < 2 ? 2 * column + n : 16 + column);
-    return first_channel() + kTiles * column + n;
-  }
-  /// Where in a box, or those that follow it, a channel of a row lies; rows swizzle their runs of 16 bytes.
-  FUSEDSC_DEVICE static int place_of(int row, int channel) {
-    return channel / 32 * kBoxBytes + row * 128 + ((channel / 4 % 8) ^ (row & 7)) * 16 + channel % 4 * 4;
-  }
+  FUSEDSC_DEVICE int channel_of(int n) const { return first_channel() + 8 * n + 2 * lane_.column; }
+  /// Column `column` (0 to 7) of tile n of grad_weight.
+  FUSEDSC_DEVICE int factor_channel(int n, int column) const { return first_channel() + Lane::channel_of(n, column); }
 
   // ------------------------------------------------------------------------------------------------- copies under way
 
@@ -150,11 +138,6 @@ class Tf32Gradients {
     if (is_leader) wait_for_stores();
   }
 
-  template <int kCount>
-  FUSEDSC_DEVICE static void read(const unsigned char* from, float (&to)[kCount]) {
-    load<kCount>(reinterpret_cast<const float*>(from)).widen(to);
-  }
-
   // ------------------------------------------------------------------------------------------------------------ tiles
 
   /// g takes grad_y's place, as products take it; zeros behind the last position.
@@ -170,10 +153,10 @@ class Tf32Gradients {
     }
 #pragma unroll
     for (int row = thread_index() / 8; row < kPositions; row += kThreads / 8) {
-      unsigned char* own = grad_y + place_of(row, output);
+      unsigned char* own = grad_y + Lane::place_of(row, output);
       float g[4], y[4] = {};
-      read(own, g);
-      if (has_output) read(own + kBoxBytes, y);
+      Lane::read(own, g);
+      if (has_output) Lane::read(own + kBoxBytes, y);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const float value = g[i] * grad_scale[i] + (y[i] * output_scale[i] + offset[i]);
@@ -191,11 +174,11 @@ class Tf32Gradients {
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
         const unsigned char* from = stage + step * 8 * 128;
-        const int row = 2 * column_ + j;
-        const auto gradients =
-            load<kOwn>(reinterpret_cast<const float*>(from + kBoxes * kBoxBytes + place_of(row, row_ * kOwn)));
+        const int row = 2 * lane_.column + j;
+        const auto gradients = load<kOwn>(
+            reinterpret_cast<const float*>(from + kBoxes * kBoxBytes + Lane::place_of(row, lane_.row * kOwn)));
         float x[kTiles];
-        read_factors(from, row, x);
+        lane_.read_columns(from, row, first_channel(), x);
 #pragma unroll
         for (int n = 0; n < kOwn; ++n) g[j][n] = gradients.words[n];
 #pragma unroll
@@ -205,51 +188,36 @@ class Tf32Gradients {
       }
 #pragma unroll
       for (int r = 0; r < kRowTiles; ++r) {
+        const std::uint32_t rows[4] = {g[0][2 * r], g[0][2 * r + 1], g[1][2 * r], g[1][2 * r + 1]};
 #pragma unroll
-        for (int n = 0; n < kTiles; ++n) {
-          wave_multiply_add_tf32(grad_weight_[r][n], {g[0][2 * r], g[0][2 * r + 1], g[1][2 * r], g[1][2 * r + 1]},
-                                 {a[0][n], a[1][n]});
-        }
+        for (int n = 0; n < kTiles; ++n) wave_multiply_add_tf32(grad_weight_[r][n], rows, {a[0][n], a[1][n]});
       }
-    }
-  }
-
-  FUSEDSC_DEVICE void read_factors(const unsigned char* from, int row, float (&to)[kTiles]) const {
-    if constexpr (kTiles == 3) {
-      float pair[2];
-      read(from + place_of(row, factor_channel(0, row_)), pair);
-      to[0] = pair[0];
-      to[1] = pair[1];
-      to[2] = *reinterpret_cast<const float*>(from + place_of(row, factor_channel(2, row_)));
-    } else {
-      read(from + place_of(row, factor_channel(0, row_)), to);
     }
   }
 
   FUSEDSC_DEVICE void multiply_input(unsigned char* stage) {
 #pragma unroll 1
     for (int part = 0; part < kPositions / 16 / kGroups; ++part) {
-      const int row = (group_ * (kPositions / 16 / kGroups) + part) * 16 + position_;
+      const int first = (group_ * (kPositions / 16 / kGroups) + part) * 16, row = first + lane_.position;
       float sums[kTiles][4];
 #pragma unroll
       for (int i = 0; i < kTiles * 4; ++i) sums[i / 4][i % 4] = 0;
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
-        const unsigned char* from = stage + kBoxes * kBoxBytes + place_of(row, 8 * step + 2 * column_);
-        const auto near = load<2>(reinterpret_cast<const float*>(from));
-        const auto far = load<2>(reinterpret_cast<const float*>(from + 8 * 128));
+        std::uint32_t g[4];
+        lane_.read_rows(stage + kBoxes * kBoxBytes, first, 8 * step, g);
 #pragma unroll
         for (int n = 0; n < kTiles; ++n) {
-          wave_multiply_add_tf32(sums[n], {near.words[0], far.words[0], near.words[1], far.words[1]}, weight_[step][n]);
+          wave_multiply_add_tf32(sums[n], g, weight_[step][n]);
         }
       }
 #pragma unroll
       for (int n = 0; n < kTiles; ++n) {
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-          unsigned char* own = stage + place_of(row, channel_of(n)) + h * 8 * 128;
+          unsigned char* own = stage + Lane::place_of(row, channel_of(n)) + h * 8 * 128;
           float x[2], result[2];
-          read(own, x);
+          Lane::read(own, x);
 #pragma unroll
           for (int i = 0; i < 2; ++i) {
             const float z = x[i] * scale_[n][i] + shift_[n][i];
@@ -277,14 +245,14 @@ class Tf32Gradients {
           sum_centered_[n][i] += shuffle_xor(sum_centered_[n][i], distance);
         }
         const int channel = channel_of(n) + i;
-        if (row_ == 0 && channel < p_.channels) {
+        if (lane_.row == 0 && channel < p_.channels) {
           to[kOutputs * p_.channels + channel] = sum_[n][i];
           to[(kOutputs + 1) * p_.channels + channel] = sum_centered_[n][i];
         }
       }
 #pragma unroll
       for (int i = 0; i < kOwn * 2; ++i) {
-        const int output = row_ * kOwn + i / 2, channel = factor_channel(n, 2 * column_ + i % 2);
+        const int output = lane_.row * kOwn + i / 2, channel = factor_channel(n, 2 * lane_.column + i % 2);
         if (output < kOutputs && channel < p_.channels) {
           to[output * p_.channels + channel] = grad_weight_[i / 4][n][i % 4];
         }
@@ -294,8 +262,7 @@ class Tf32Gradients {
 
   const Tf32GradientsParameters& p_;
   const int warp_, group_;
-  const int row_, column_;  ///< of products: the lane's first row, and pair of columns
-  const int position_;      ///< of grad_x's products, the lane's first: such that four lanes' banks differ
+  const Lane lane_;
   unsigned char* stages_;
   Barrier* barriers_;
   float scale_[kTiles][2], shift_[kTiles][2], mean_[kTiles][2];  ///< of the lane's columns of grad_x

@@ -4,10 +4,9 @@
 
 #include "fusedsc/backward/pointwise/hopper_k_resident/pointwise_tf32_k_resident_kernel.h"
 #include "fusedsc/backward/pointwise/pointwise_kernels.h"
-#include "fusedsc/common/gpu/hopper/hopper_host.h"
 #include "fusedsc/common/gpu/hopper/hopper_kernel.h"
 #include "fusedsc/common/gpu/sums/partials_launch.h"
-#include "fusedsc/forward/pointwise/tiles/pointwise_plan.h"
+#include "fusedsc/forward/pointwise/hopper/pointwise_hopper_plan.h"
 #include "fusedsc/runtime/arena.h"
 
 namespace fusedsc {
@@ -45,24 +44,19 @@ const Tf32GradientsInstance* instance_for(std::int64_t outputs, std::int64_t cha
 }
 
 std::string why_not(const PointwiseBackwardArguments& a) {
-  std::string reason = needs_device(Device::gpu, a.x.device);
+  const std::int64_t pixels = a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3];
+  std::string reason = why_not_hopper(a.x.dtype, a.x.device, a.groups, pixels, a.allow_tf32);
   if (!reason.empty()) return reason;
   if (a.x.dtype != DataType::float32) return std::string("it is for float32, the tensors are ") + name_of(a.x.dtype);
-  if (!a.allow_tf32) return "TensorFloat-32 is not allowed";
-  if (!is_hopper()) return "the GPU is no Hopper";
   if (!a.prologue || !a.sums) return "it is for a prologue of x, and sums";
   if (!only_clamps(a.prologue.activation)) return "it is for activations that only clamp";
   if (!a.grad_x || !a.grad_weight || a.grad_bias) return "it computes the gradients of input and weight, and no other";
-  if (a.groups != 1) return "there are groups";
-  if (a.x.elements() == 0) return "there are no positions";
   reason = too_large_for_pointwise(a.x.sizes, a.grad_y.sizes);
   if (!reason.empty()) return reason;
-  const auto suits = [](const auto& matrix) {
-    return matrix.data == nullptr || (matrix.is_linear && matrix.run_bytes == 16 && matrix.first % 4 == 0);
-  };
+  const auto suits = [](const auto& matrix) { return suits_tma(matrix, DataType::float32); };
   if (!suits(activation_matrix(a.x, 1, true)) || !suits(activation_matrix(a.grad_y, 1, true)) ||
       !suits(activation_matrix(a.gradient_prologue.output, 1, true)) || !suits(output_matrix(a.grad_x, 1, true))) {
-    return "a tensor is not dense and channels_last, or it is not aligned to 16 bytes";
+    return kUnsuited;
   }
   for (const ConstChannelVector& vector :
        {a.gradient_prologue.grad_scale, a.gradient_prologue.output_scale, a.gradient_prologue.offset}) {

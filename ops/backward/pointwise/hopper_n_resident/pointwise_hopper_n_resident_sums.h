@@ -1,10 +1,10 @@
-/// What the kernels that compute both gradients of a pointwise convolution in one pass share: their parameters, what
-/// they do with their sums at the end, and the kernel that adds the blocks' shares of the weight's gradient up.
+/// What the kernels that compute both gradients of a pointwise convolution in one pass are told, and the kernel that
+/// adds the blocks' shares of the weight's gradient up.
 #pragma once
 
 #include "fusedsc/backward/pointwise/hopper_n_resident/pointwise_hopper_n_resident_image.h"
 #include "fusedsc/backward/pointwise/hopper_weight/pointwise_hopper_splits.h"
-#include "fusedsc/common/gpu/hopper/hopper_products.h"
+#include "fusedsc/common/gpu/hopper/hopper.h"
 
 namespace fusedsc::gpu::hopper {
 
@@ -39,132 +39,6 @@ struct NResidentQuad {
   FUSEDSC_DEVICE NResidentQuad(int quad, int thread, int row_quads)
       : output(quad / row_quads * 64 + thread / 32 * 16 + thread % 32 / 4),
         channel(quad % row_quads * 8 + thread % 4 * 2) {}
-};
-
-/// From grad_y^T x, x^T x and sum(x) of the same positions to a share of the weight's gradient: a warpgroup
-/// whose sums have kColumns channels, of kSteps * 16 in all.
-template <class T, int kColumns, int kSteps>
-class NResidentEnd {
- public:
-  using Row = float[kColumns / 2];  ///< sums of 64 rows
-  static constexpr int kWide = kColumns <= 32 ? 32 : 64, kRowBytes = kWide * 2;
-  static constexpr int kSquareBytes = kSteps * 16 * kRowBytes;
-  static constexpr int kVectorFloats = kWide + 4;
-
-  /// vectors, squares: in shared memory, of all that share x^T x; squares: as two matrices.
-  FUSEDSC_DEVICE NResidentEnd(const PointwiseNResidentParameters& p, float* vectors, unsigned char* squares)
-      : p_(p),
-        vectors_(vectors),
-        squares_(squares),
-        lane_(thread_index() % 32),
-        warp_(thread_index() % 128 / 32),
-        row_(warp_ * 16 + lane_ / 4) {}
-
-  /// By those who have x^T x in blocks of 64 channels, and sum(x).
-  template <int kBlocks>
-  FUSEDSC_DEVICE void leave_largest(const float (&squares)[kBlocks][kColumns / 2], const float (&channels)[4]) const {
-    float most = 0;
-#pragma unroll
-    for (int block = 0; block < kBlocks; ++block) {
-#pragma unroll
-      for (int i = 0; i < kColumns / 2; ++i) {
-        if (block * 64 + row_ + i / 2 % 2 * 8 >= p_.channels) continue;
-        const float value = squares[block][i], size = value < 0 ? -value : value;
-        most = size > most ? size : most;
-      }
-    }
-#pragma unroll
-    for (int distance = 1; distance < 32; distance *= 2) {
-      const float other = shuffle_xor(most, distance);
-      most = other > most ? other : most;
-    }
-    if (lane_ == 0) vectors_[kWide + warp_] = most;
-    if (lane_ % 4 != 0 || row_ >= kWide) return;
-    vectors_[row_] = channels[0];
-    if (row_ + 8 < kWide) vectors_[row_ + 8] = channels[2];
-  }
-
-  /// By all, behind a barrier.
-  FUSEDSC_DEVICE void read_largest() {
-    float most = 0;
-#pragma unroll
-    for (int warp = 0; warp < 4; ++warp) most = vectors_[kWide + warp] > most ? vectors_[kWide + warp] : most;
-    scale_ = scale_to_large(most, Float16());  // of bfloat16, too
-  }
-
-  template <int kBlocks>
-  FUSEDSC_DEVICE void leave_squares(const float (&squares)[kBlocks][kColumns / 2]) const {
-#pragma unroll
-    for (int block = 0; block < kBlocks; ++block) {
-#pragma unroll
-      for (int i = 0; i < kColumns / 2; i += 2) {
-        const int channel = block * 64 + row_ + i / 2 % 2 * 8;
-        if (channel >= kSteps * 16) continue;
-        const float first = squares[block][i] * scale_, second = squares[block][i + 1] * scale_;
-        float rounded[2];
-        const std::uint32_t high = to_bits(first, second, T());
-        to_floats(high, rounded[0], rounded[1], T());
-        unsigned char* to = squares_ + place_of_run<kRowBytes>(channel, i / 4) + lane_ % 4 * 4;
-        *reinterpret_cast<std::uint32_t*>(to) = high;
-        *reinterpret_cast<std::uint32_t*>(to + kSquareBytes) = to_bits(first - rounded[0], second - rounded[1], T());
-      }
-    }
-    publish();
-  }
-
-  /// By all, behind a barrier, of 64 outputs. `products`: registers for others.
-  FUSEDSC_DEVICE void finish(Row& sums, Row& products, int first_output) const {
-    std::uint32_t weight[kSteps][4];
-#pragma unroll
-    for (int i = 0; i < kSteps * 4; ++i) {
-      weight[i / 4][i % 4] = weight_at(first_output + row_ + i % 2 * 8, i / 4 * 16 + i / 2 % 2 * 8 + lane_ % 4 * 2);
-    }
-    const std::uint64_t square = describe<kRowBytes>(squares_);
-    fence(products);
-    begin_products();
-#pragma unroll
-    for (int step = 0; step < kSteps; ++step) {
-#pragma unroll
-      for (int part = 0; part < 2; ++part) {
-        multiply<true>(products, weight[step], square + (part * kSquareBytes + step * 16 * kRowBytes) / 16,
-                       part == 0 && step == 0, T());
-      }
-    }
-    commit_products();
-    wait_for_products<0>();
-    fence(products);
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int output = first_output + row_ + half * 8;
-      const float grad_scale = vector_at(p_.grad_scale, output), offset = vector_at(p_.offset, output),
-                  output_scale = vector_at(p_.output_scale, output) / scale_;
-#pragma unroll
-      for (int run = 0; run < kColumns / 8; ++run) {
-        const auto channels = pair_at(vectors_ + run * 8 + lane_ % 4 * 2);
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          float& sum = sums[run * 4 + half * 2 + i];
-          sum = grad_scale * sum + (output_scale * products[run * 4 + half * 2 + i] + offset * channels.elements[i]);
-        }
-      }
-    }
-  }
-
- private:
-  FUSEDSC_DEVICE std::uint32_t weight_at(int output, int channel) const {
-    if (output >= p_.outputs || channel >= p_.channels) return 0;
-    return *reinterpret_cast<const std::uint32_t*>(static_cast<const T*>(p_.weight) + output * p_.weight_row + channel);
-  }
-
-  FUSEDSC_DEVICE float vector_at(const float* vector, int output) const {
-    return vector != nullptr && output < p_.outputs ? vector[output] : 0.0f;
-  }
-
-  const PointwiseNResidentParameters& p_;
-  float* vectors_;
-  unsigned char* squares_;
-  int lane_, warp_, row_;
-  float scale_ = 1;
 };
 
 // -------------------------------------------------------------------------------------------------- the blocks' shares

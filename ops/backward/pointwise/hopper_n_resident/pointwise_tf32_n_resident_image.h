@@ -42,7 +42,7 @@ struct Tf32PrepackedWeights {
     return (k / 8 * kColumnTiles + tile) * 64 + (column * 4 + k % 8 / 2) * 2 + k % 2;
   }
 
-  FUSEDSC_DEVICE static void make(const Tf32NResidentParameters& p) {
+  FUSEDSC_DEVICE static void run(const Tf32NResidentParameters& p) {
     wait_for_previous_kernel();
     const int block = static_cast<int>(block_index()), thread = thread_index();
     const auto weight = [&](int output, int channel) {

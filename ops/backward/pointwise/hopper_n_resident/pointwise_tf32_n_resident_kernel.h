@@ -7,10 +7,9 @@
 
 #include <type_traits>
 
+#include "fusedsc/backward/pointwise/hopper_n_resident/pointwise_tf32_lane.h"
 #include "fusedsc/backward/pointwise/hopper_n_resident/pointwise_tf32_n_resident_image.h"
 #include "fusedsc/common/gpu/hopper/hopper_stages.h"
-#include "fusedsc/common/gpu/products/wave_product.h"
-#include "fusedsc/common/gpu/sums/item_work.h"
 
 namespace fusedsc::gpu::hopper {
 
@@ -24,8 +23,8 @@ class Tf32NResident {
   using Image = Tf32PrepackedWeights<kChannels, kOutputs>;
 
  private:
-  static constexpr int kStages = 2;
-  static constexpr int kBoxes = (kOutputs + 31) / 32, kBoxBytes = kPositions * 128;
+  using Lane = Tf32Lane<kPositions, kTiles>;
+  static constexpr int kStages = 2, kBoxes = (kOutputs + 31) / 32, kBoxBytes = Lane::kBoxBytes;
   static constexpr int kStageBytes = (kBoxes + 1) * kBoxBytes;  ///< grad_y, then x
   static constexpr int kColumnTiles = Image::kColumnTiles, kRowTiles = kChannels > 16 ? 2 : 1;
   static constexpr int kOwn = 2 * kRowTiles;  ///< neighbouring channels of x that a lane has
@@ -45,10 +44,7 @@ class Tf32NResident {
   FUSEDSC_DEVICE explicit Tf32NResident(const Tf32NResidentParameters& p)
       : p_(p),
         is_of_weight_(uniform(thread_index() / 32) >= kInputWarps),
-        warp_(uniform(thread_index() / 32) - (is_of_weight_ ? kInputWarps : 0)),
-        row_(thread_index() % 32 / 4),
-        column_(thread_index() % 4),
-        position_(row_ % 4 * 2 + row_ / 4) {
+        warp_(uniform(thread_index() / 32) - (is_of_weight_ ? kInputWarps : 0)) {
     auto* memory = static_cast<unsigned char*>(shared_memory());
     stages_ = memory + padding_before_tiles(memory);
     image_ = reinterpret_cast<float*>(stages_ + kStages * kStageBytes);
@@ -96,24 +92,13 @@ class Tf32NResident {
     }
   }
 
-  template <int kCount>
-  FUSEDSC_DEVICE static void read(const unsigned char* from, float (&to)[kCount]) {
-    load<kCount>(reinterpret_cast<const float*>(from)).widen(to);
-  }
-
   // ------------------------------------------------------------------------------------------------------------ grad_x
 
-  /// 16 positions of 8 channels: values of k are dealt such that a lane has two neighbours.
+  /// 16 positions of 8 channels.
   FUSEDSC_DEVICE void read_rows(const unsigned char* box, int step, std::uint32_t (&a)[4]) const {
-    const int own = warp_ * 16 + position_;
-    const unsigned char* from = box + own * 128 + ((2 * step + column_ / 2) ^ (position_ & 7)) * 16 + column_ % 2 * 8;
-    float near[2], far[2];
-    read(from, near);
-    read(from + 8 * 128, far);
-    a[0] = to_tf32(near[0]);
-    a[1] = to_tf32(far[0]);
-    a[2] = to_tf32(near[1]);
-    a[3] = to_tf32(far[1]);
+    lane_.read_rows(box, warp_ * 16, 8 * step, a);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) a[i] = to_tf32(__builtin_bit_cast(float, a[i]));
   }
 
   FUSEDSC_DEVICE void add_columns(const std::uint32_t (&a)[4], const float* image,
@@ -130,16 +115,16 @@ class Tf32NResident {
   FUSEDSC_DEVICE void for_runs(const Body& body) const {
 #pragma unroll
     for (int pair = 0; pair < kColumnTiles / 2; ++pair) {
-      body(std::integral_constant<int, 4>(), 4 * pair, 16 * pair + 4 * column_);
+      body(std::integral_constant<int, 4>(), 4 * pair, 16 * pair + 4 * lane_.column);
     }
     if constexpr (kColumnTiles % 2 == 1) {
-      body(std::integral_constant<int, 2>(), 2 * kColumnTiles - 2, 8 * kColumnTiles - 8 + 2 * column_);
+      body(std::integral_constant<int, 2>(), 2 * kColumnTiles - 2, 8 * kColumnTiles - 8 + 2 * lane_.column);
     }
   }
 
   FUSEDSC_DEVICE void multiply_input(const unsigned char* stage, int tile) const {
     constexpr int kOwnChannels = 2 * kColumnTiles;
-    const std::int64_t pixel = static_cast<std::int64_t>(tile) * kPositions + warp_ * 16 + position_;
+    const std::int64_t pixel = static_cast<std::int64_t>(tile) * kPositions + warp_ * 16 + lane_.position;
     float results[2][kOwnChannels];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -184,17 +169,8 @@ class Tf32NResident {
 
   // ------------------------------------------------------------------------------------------------------- grad_weight
 
-  /// Where in a row of grad_y, or of x, channel `channel` lies; rows with the same number modulo 8 swizzle runs alike.
-  FUSEDSC_DEVICE static int place_of(int row, int channel) {
-    return channel / 32 * kBoxBytes + row * 128 + ((channel / 4 % 8) ^ (row & 7)) * 16 + channel % 4 * 4;
-  }
-
-  /// Of the warp's, in the order of a lane's column `column` (0 to 7) of tile `tile`.
-  FUSEDSC_DEVICE int output_of(int tile, int column) const {
-    const int first = warp_ * 8 * kTiles;
-    if (kTiles == 3) return tile < 2 ? first + 2 * column + tile : first + 16 + column;
-    return first + kTiles * column + tile;
-  }
+  FUSEDSC_DEVICE int first_output() const { return warp_ * 8 * kTiles; }
+  FUSEDSC_DEVICE int output_of(int tile, int column) const { return first_output() + Lane::channel_of(tile, column); }
 
   FUSEDSC_DEVICE void multiply_weight(const unsigned char* stage) {
 #pragma unroll 2
@@ -203,13 +179,12 @@ class Tf32NResident {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const unsigned char* from = stage + step * 8 * 128;
-        const int row = 2 * column_ + i;
-        float raw[kOwn];
-        read(from + kBoxes * kBoxBytes + place_of(row, row_ * kOwn), raw);
+        const int row = 2 * lane_.column + i;
+        float raw[kOwn], grads[kTiles];
+        Lane::read(from + kBoxes * kBoxBytes + Lane::place_of(row, lane_.row * kOwn), raw);
+        lane_.read_columns(from, row, first_output(), grads);
 #pragma unroll
         for (int n = 0; n < kOwn; ++n) x[i][n] = to_tf32(raw[n]);
-        float grads[kTiles];
-        read_gradients(from, row, grads);
 #pragma unroll
         for (int n = 0; n < kTiles; ++n) y[i][n] = to_tf32(grads[n]);
       }
@@ -227,18 +202,6 @@ class Tf32NResident {
       for (int n = 0; n < kOwn; ++n) {
         sum_x_[n] += __builtin_bit_cast(float, x[0][n]) + __builtin_bit_cast(float, x[1][n]);
       }
-    }
-  }
-
-  FUSEDSC_DEVICE void read_gradients(const unsigned char* from, int row, float (&to)[kTiles]) const {
-    if constexpr (kTiles == 3) {
-      float pair[2];
-      read(from + place_of(row, output_of(0, row_)), pair);
-      to[0] = pair[0];
-      to[1] = pair[1];
-      to[2] = *reinterpret_cast<const float*>(from + place_of(row, output_of(2, row_)));
-    } else {
-      read(from + place_of(row, output_of(0, row_)), to);
     }
   }
 
@@ -266,13 +229,13 @@ class Tf32NResident {
     for (int n = 0; n < kOwn; ++n) {
 #pragma unroll
       for (int distance = 1; distance < 4; distance *= 2) sum_x_[n] += shuffle_xor(sum_x_[n], distance);
-      const int channel = row_ * kOwn + n;
-      if (column_ == 0 && channel < kChannels) own[kChannels * kChannels + channel] = sum_x_[n];
+      const int channel = lane_.row * kOwn + n;
+      if (lane_.column == 0 && channel < kChannels) own[kChannels * kChannels + channel] = sum_x_[n];
     }
 #pragma unroll
     for (int i = 0; i < kRowTiles * kOwn * 4; ++i) {
       const int r = i / 4 / kOwn, n = i / 4 % kOwn, part = i % 4;
-      const int channel = row_ * kOwn + 2 * r + part / 2, other = (2 * column_ + part % 2) * kOwn + n;
+      const int channel = lane_.row * kOwn + 2 * r + part / 2, other = (2 * lane_.column + part % 2) * kOwn + n;
       if (channel < kChannels && other < kChannels) own[other * kChannels + channel] = squares_[r][n][part];
     }
   }
@@ -283,14 +246,14 @@ class Tf32NResident {
     for (int n = 0; n < kTiles; ++n) {
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
-        const int output = output_of(n, 2 * column_ + j);
+        const int output = output_of(n, 2 * lane_.column + j);
         const bool exists = output < p_.outputs;
         const float scale = exists ? p_.grad_scale[output] : 0.0f, offset = exists ? p_.offset[output] : 0.0f;
         output_scale[n][j] = exists ? p_.output_scale[output] : 0.0f;
 #pragma unroll
         for (int i = 0; i < kOwn; ++i) {
           float& sum = weight_[i / 2][n][i % 2 * 2 + j];
-          const int channel = least(row_ * kOwn + i, kChannels - 1);
+          const int channel = least(lane_.row * kOwn + i, kChannels - 1);
           sum = scale * sum + offset * memory[kChannels * kChannels + channel];
         }
       }
@@ -299,12 +262,14 @@ class Tf32NResident {
     for (int other = 0; other < kChannels; ++other) {
       float squares[kOwn];
 #pragma unroll
-      for (int i = 0; i < kOwn; ++i) squares[i] = memory[other * kChannels + least(row_ * kOwn + i, kChannels - 1)];
+      for (int i = 0; i < kOwn; ++i) {
+        squares[i] = memory[other * kChannels + least(lane_.row * kOwn + i, kChannels - 1)];
+      }
 #pragma unroll
       for (int n = 0; n < kTiles; ++n) {
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
-          const int output = least(output_of(n, 2 * column_ + j), p_.outputs - 1);
+          const int output = least(output_of(n, 2 * lane_.column + j), p_.outputs - 1);
           const float factor = output_scale[n][j] * weights[output * kChannels + other];
 #pragma unroll
           for (int i = 0; i < kOwn; ++i) weight_[i / 2][n][i % 2 * 2 + j] += factor * squares[i];
@@ -316,7 +281,7 @@ class Tf32NResident {
     for (int n = 0; n < kTiles; ++n) {
 #pragma unroll
       for (int i = 0; i < 2 * kOwn; ++i) {
-        const int output = output_of(n, 2 * column_ + i % 2), channel = row_ * kOwn + i / 2;
+        const int output = output_of(n, 2 * lane_.column + i % 2), channel = lane_.row * kOwn + i / 2;
         if (output < p_.outputs && channel < kChannels) {
           to[channel * p_.outputs + output] = weight_[i / 4][n][i / 2 % 2 * 2 + i % 2];
         }
@@ -326,9 +291,8 @@ class Tf32NResident {
 
   const Tf32NResidentParameters& p_;
   const bool is_of_weight_;
-  const int warp_;          ///< of those that do the same
-  const int row_, column_;  ///< of products: the lane's first row, and pair of columns
-  const int position_;      ///< of grad_x's products, the lane's first: such that four lanes' banks differ
+  const int warp_;  ///< of those that do the same
+  const Lane lane_;
   unsigned char* stages_;
   float* image_;
   Barrier* barriers_;

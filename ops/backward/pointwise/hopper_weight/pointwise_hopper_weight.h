@@ -17,13 +17,12 @@ struct PointwiseWeightInstance {
   DataType dtype;
   PointwiseWeightKind kind;
   int rows, columns;  ///< of a tile of the weight
-  int shares, depth;  ///< groups of warps that have positions of their own; how many come to each at a time
+  int slices, depth;  ///< warpgroups that have positions of their own, or 1; how many come to each at a time
   int threads;
   Kernel kernel;
   Memory memory;
-  bool is_wide = false;  ///< of pointwise_hopper_weight_wide_kernel.h
-  bool for_few = false;  ///< for little work (FewCost), and
-  bool for_many = true;  ///< for more
+  bool for_few;   ///< for little work (FewCost), and
+  bool for_many;  ///< for more
 };
 
 /// The launches, worked out but for addresses.

@@ -7,7 +7,6 @@
 #include "fusedsc/backward/pointwise/hopper_weight/pointwise_hopper_weight.h"
 #include "fusedsc/backward/pointwise/hopper_weight/pointwise_hopper_weight_kernel.h"
 #include "fusedsc/backward/pointwise/hopper_weight/pointwise_hopper_weight_pass.h"
-#include "fusedsc/backward/pointwise/hopper_weight/pointwise_hopper_weight_wide_kernel.h"
 #include "fusedsc/common/divide_up.h"
 #include "fusedsc/common/gpu/hopper/hopper_cluster.h"
 #include "fusedsc/common/gpu/hopper/hopper_kernel.h"
@@ -19,47 +18,29 @@ namespace {
 
 constexpr const char* kName = "pointwise_conv2d_backward";
 
-template <class T, PointwiseWeightKind kKind, int kRowBlocks, int kColumns, int kGroups, int kDepth>
+template <class T, PointwiseWeightKind kKind, int kRowBlocks, int kColumns, int kSlices, int kDepth>
 constexpr PointwiseWeightInstance instance(DataType dtype) {
-  using Product = PointwiseWeightProduct<T, kKind, kRowBlocks, kColumns, kGroups, kDepth>;
+  using Block = PointwiseWeightBlock<T, kKind, kRowBlocks, kColumns, kSlices, kDepth>;
+  constexpr bool kIsWide = Block::kHasCopyWarp, kIsPlain = kKind == PointwiseWeightKind::plain;
   return {dtype,
           kKind,
-          Product::kRows,
+          Block::kRows,
           kColumns,
-          kGroups,
+          kSlices,
           kDepth,
-          Product::kThreads,
-          hopper_kernel<Product>,
-          Product::memory_bytes,
-          false,
-          kRowBlocks == 1 && kColumns == 32 && kKind == PointwiseWeightKind::plain};
+          Block::kThreads,
+          hopper_kernel<PointwiseWeightProduct<Block>>,
+          Block::memory_bytes,
+          kIsWide ? kRowBlocks * kColumns <= 128 : kRowBlocks == 1 && kColumns == 32 && kIsPlain,
+          !kIsWide || kRowBlocks > 1};
 }
 
-template <class T, int kRowBlocks, int kColumns>
-constexpr PointwiseWeightInstance wide(DataType dtype) {
-  using Product = WideWeightProduct<T, kRowBlocks, kColumns>;
-  return {dtype,
-          PointwiseWeightKind::plain,
-          Product::kRows,
-          kColumns,
-          1,
-          Product::kDepth,
-          Product::kThreads,
-          hopper_kernel<Product>,
-          Product::memory_bytes,
-          true,
-          kRowBlocks * kColumns <= 128,
-          kRowBlocks > 1};
-}
-
-#define FUSEDSC_WIDE(rows, columns) \
-  wide<Float16, rows, columns>(DataType::float16), wide<BFloat16, rows, columns>(DataType::bfloat16)
-#define FUSEDSC_BOTH(kind, rows, columns, groups, depth)                                         \
-  instance<Float16, PointwiseWeightKind::kind, rows, columns, groups, depth>(DataType::float16), \
-      instance<BFloat16, PointwiseWeightKind::kind, rows, columns, groups, depth>(DataType::bfloat16)
+#define FUSEDSC_BOTH(kind, rows, columns, slices, depth)                                         \
+  instance<Float16, PointwiseWeightKind::kind, rows, columns, slices, depth>(DataType::float16), \
+      instance<BFloat16, PointwiseWeightKind::kind, rows, columns, slices, depth>(DataType::bfloat16)
 
 const PointwiseWeightInstance kInstances[] = {
-    // blocks of 64 outputs, channels; groups of warps, positions that come at a time
+    // blocks of 64 outputs, channels; warpgroups with positions of their own, positions that come at a time
     FUSEDSC_BOTH(plain, 1, 32, 4, 64),
     FUSEDSC_BOTH(plain, 1, 64, 4, 64),
     FUSEDSC_BOTH(plain, 1, 128, 4, 64),
@@ -77,13 +58,13 @@ const PointwiseWeightInstance kInstances[] = {
     FUSEDSC_BOTH(fused, 3, 64, 2, 32),
     FUSEDSC_BOTH(bias, 1, 64, 4, 64),
     FUSEDSC_BOTH(bias, 1, 128, 2, 64),
-    // blocks of 64 outputs, channels
-    FUSEDSC_WIDE(2, 64),
-    FUSEDSC_WIDE(2, 96),
-    FUSEDSC_WIDE(3, 64),
-    FUSEDSC_WIDE(1, 32),
-    FUSEDSC_WIDE(1, 64),
-    FUSEDSC_WIDE(1, 96),
+    // groups that share positions
+    FUSEDSC_BOTH(plain, 2, 64, 1, 64),
+    FUSEDSC_BOTH(plain, 2, 96, 1, 64),
+    FUSEDSC_BOTH(plain, 3, 64, 1, 64),
+    FUSEDSC_BOTH(plain, 1, 32, 1, 64),
+    FUSEDSC_BOTH(plain, 1, 64, 1, 64),
+    FUSEDSC_BOTH(plain, 1, 96, 1, 64),
 };
 
 /// How the positions of a tile are cut.
@@ -112,11 +93,14 @@ constexpr CostModel kFewSumsCost{0.836, 0.0258, 118e3, 1780e3, 43.3e6, 5200, 1.2
 constexpr int kManyPositions = 2048, kSmallWeight = 10'000;
 constexpr CostModel kFusedCost{3.68, 0.248, 110e3, 35.7e3, 66e6, 9460, 0.98, 12.9e3, 1.64, 1.88e6, 0};
 
+/// Whether groups share positions, so that a tile may be wider than a group's sums.
+bool is_wide(const PointwiseWeightInstance& instance) { return instance.slices == 1; }
+
 bool has_few_sums(const PointwiseWeightParameters& p) { return p.tiles.outputs * p.tiles.channels < kSmallWeight; }
 
 const CostModel& model_of(const PointwiseWeightInstance& instance, const PointwiseWeightParameters& p) {
   if (instance.kind != PointwiseWeightKind::plain) return kFusedCost;
-  if (instance.is_wide) return kWideCost;
+  if (is_wide(instance)) return kWideCost;
   return has_few_sums(p) ? kFewSumsCost : kPlainCost;
 }
 
@@ -152,7 +136,7 @@ double cost_of(const PointwiseWeightInstance& instance, const PointwiseWeightPar
   const int parts = plain ? 1 : 2;
   const double rounds = static_cast<double>(divide_up(tiles * cluster * splits, size));
   const double block_steps = static_cast<double>(divide_up(steps, cluster * splits));
-  const double pixels = block_steps * instance.depth * instance.shares, area = instance.rows * instance.columns;
+  const double pixels = block_steps * instance.depth * instance.slices, area = instance.rows * instance.columns;
   const double loop =
       block_steps * model.step + pixels * ((instance.rows * parts + instance.columns) * 2 / model.bytes +
                                            instance.columns * 2 / model.changed_bytes + area * parts / model.macs);
@@ -166,14 +150,14 @@ double cost_of(const PointwiseWeightInstance& instance, const PointwiseWeightPar
 
 double few_cost_of(const PointwiseWeightInstance& instance, const PointwiseWeightParameters& p, std::int64_t tiles,
                    std::int64_t steps, const Cut& cut, int size) {
-  const FewCost& cost = instance.is_wide ? kFewWideCost : kFewCost;
+  const FewCost& cost = is_wide(instance) ? kFewWideCost : kFewCost;
   const std::int64_t blocks = tiles * cut.cluster * cut.splits, room = beside(instance, cut.stages);
   const double rounds = static_cast<double>(divide_up(blocks, size * room)),
                together = static_cast<double>(std::min(room, divide_up(blocks, size))),
                block_steps = static_cast<double>(divide_up(steps, std::int64_t{cut.cluster} * cut.splits));
-  const double area = instance.rows * instance.columns / 4096.0, positions = instance.shares * instance.depth;
+  const double area = instance.rows * instance.columns / 4096.0, positions = instance.slices * instance.depth;
   const double copied = positions * (instance.rows + instance.columns) * 2e-3;
-  const double columns_at_once = instance.is_wide ? instance.columns : 64;
+  const double columns_at_once = is_wide(instance) ? instance.columns : 64;
   const double read = positions * instance.rows / 64 * (64 + columns_at_once) * 2e-3;
   const double loop = rounds * block_steps * std::max(cost.step, together * (copied + read) / cost.bytes);
   const double tensors = 2e-6 * p.pixels * (p.tiles.outputs + p.tiles.channels) / cost.memory,
@@ -189,28 +173,49 @@ double few_cost_of(const PointwiseWeightInstance& instance, const PointwiseWeigh
   return sum;
 }
 
-/// Of little work: one tile's positions to a block, or to any number of them.
-Cut few_cut(const PointwiseWeightInstance& instance, const PointwiseWeightParameters& p, int size) {
-  Cut best;
-  if (!instance.for_few) return best;
-  const std::int64_t tiles = divide_up(p.tiles.outputs, instance.rows) * divide_up(p.tiles.channels, instance.columns);
-  const std::int64_t steps = divide_up(p.pixels, instance.depth * instance.shares);
-  for (const int cluster : {1, 2, 4, 8}) {
+constexpr int kClustersOfCuts[] = {1, 2, 4, 8};
+
+std::int64_t tiles_of(const PointwiseWeightInstance& instance, const PointwiseWeightParameters& p) {
+  return divide_up(p.tiles.outputs, instance.rows) * divide_up(p.tiles.channels, instance.columns);
+}
+
+std::int64_t steps_of(const PointwiseWeightInstance& instance, const PointwiseWeightParameters& p) {
+  return divide_up(p.pixels, instance.depth * instance.slices);
+}
+
+/// The cuts that are worth a try: blocks for all multiprocessors, fewer, or twice as many.
+template <class Visit>
+void for_each_cut(const PointwiseWeightInstance& instance, const PointwiseWeightParameters& p, int size,
+                  const Visit& visit) {
+  const std::int64_t tiles = tiles_of(instance, p), steps = steps_of(instance, p);
+  for (const int cluster : kClustersOfCuts) {
     const std::int64_t room = cluster > 1 ? room_for_clusters(size) : size;
     if (cluster > 1 && (cluster > steps || tiles * cluster > room)) break;
     const std::int64_t most = std::min(std::max<std::int64_t>(1, room / tiles / cluster), divide_up(steps, cluster));
     for (const std::int64_t splits : {std::int64_t{1}, (most + 2) / 4, (most + 1) / 2, most, 2 * most}) {
       if (splits < 1 || (splits > most && (cluster > 1 || splits > steps))) continue;
-      // Blocks that are more than the multiprocessors have no more memory than they need.
-      Cut candidate{cluster, static_cast<int>(splits), most_stages(instance)};
-      if (tiles * cluster * splits > size) {
-        candidate.stages =
-            static_cast<int>(std::min<std::int64_t>(candidate.stages, divide_up(steps, cluster * splits)));
-      }
-      candidate.cost = few_cost_of(instance, p, tiles, steps, candidate, size);
-      if (candidate.cost < best.cost) best = candidate;
+      const std::int64_t block_steps = divide_up(steps, cluster * splits);
+      const int stages = most_stages(instance), few = static_cast<int>(std::min<std::int64_t>(stages, block_steps));
+      visit(Cut{cluster, static_cast<int>(splits), stages});
+      if (tiles * cluster * splits > size && few < stages) visit(Cut{cluster, static_cast<int>(splits), few});
     }
   }
+}
+
+/// Of little work: one tile's positions to a block, or to any number of them.
+Cut few_cut(const PointwiseWeightInstance& instance, const PointwiseWeightParameters& p, int size) {
+  Cut best;
+  if (!instance.for_few) return best;
+  const std::int64_t tiles = tiles_of(instance, p), steps = steps_of(instance, p);
+  for_each_cut(instance, p, size, [&](Cut candidate) {
+    const std::int64_t blocks = std::int64_t{candidate.cluster} * candidate.splits;  // of a tile
+    // Blocks that are more than the multiprocessors have no more memory than they need.
+    if (tiles * blocks > size) {
+      candidate.stages = static_cast<int>(std::min<std::int64_t>(candidate.stages, divide_up(steps, blocks)));
+    }
+    candidate.cost = few_cost_of(instance, p, tiles, steps, candidate, size);
+    if (candidate.cost < best.cost) best = candidate;
+  });
   return best;
 }
 
@@ -219,9 +224,8 @@ Cut cut(const PointwiseWeightInstance& instance, const PointwiseWeightParameters
   Cut best;
   if (!instance.for_many) return best;
   best.stages = most_stages(instance);
-  const std::int64_t tiles = divide_up(p.tiles.outputs, instance.rows) * divide_up(p.tiles.channels, instance.columns);
-  const std::int64_t steps = divide_up(p.pixels, instance.depth * instance.shares);
-  if (instance.is_wide) {  // in clusters of one size, as many of them as a GPU's parts have room for at once
+  const std::int64_t tiles = tiles_of(instance, p), steps = steps_of(instance, p);
+  if (is_wide(instance)) {  // in clusters of one size, as many of them as a GPU's parts have room for at once
     constexpr unsigned kCluster = 4;
     best.cluster = static_cast<int>(std::bit_floor(std::min(kCluster, static_cast<unsigned>(size))));
     best.splits =
@@ -231,7 +235,7 @@ Cut cut(const PointwiseWeightInstance& instance, const PointwiseWeightParameters
     }
     return best;
   }
-  for (const int cluster : {1, 2, 4, 8}) {
+  for (const int cluster : kClustersOfCuts) {
     const std::int64_t most = std::min(std::max<std::int64_t>(1, size / tiles / cluster), divide_up(steps, cluster));
     for (const std::int64_t splits : {std::int64_t{1}, (most + 1) / 2, most}) {
       if (splits > 1 && cluster > 2) continue;  // a GPU's parts have no room for so many large clusters
@@ -267,35 +271,9 @@ void for_each_instance(const PointwiseBackwardArguments& a, const Visit& visit) 
   }
 }
 
-constexpr int kClustersOfCuts[] = {1, 2, 4, 8};
-
-std::int64_t steps_of(const PointwiseWeightInstance& instance, const PointwiseWeightParameters& p) {
-  return divide_up(p.pixels, instance.depth * instance.shares);
-}
-
-/// The cuts that are worth a try: blocks for all multiprocessors, fewer, or twice as many.
-template <class Visit>
-void for_each_cut(const PointwiseWeightInstance& instance, const PointwiseWeightParameters& p, int size,
-                  const Visit& visit) {
-  const std::int64_t tiles = divide_up(p.tiles.outputs, instance.rows) * divide_up(p.tiles.channels, instance.columns);
-  const std::int64_t steps = steps_of(instance, p);
-  for (const int cluster : kClustersOfCuts) {
-    const std::int64_t room = cluster > 1 ? room_for_clusters(size) : size;
-    if (cluster > 1 && (cluster > steps || tiles * cluster > room)) break;
-    const std::int64_t most = std::min(std::max<std::int64_t>(1, room / tiles / cluster), divide_up(steps, cluster));
-    for (const std::int64_t splits : {std::int64_t{1}, (most + 2) / 4, (most + 1) / 2, most, 2 * most}) {
-      if (splits < 1 || (splits > most && (cluster > 1 || splits > steps))) continue;
-      const std::int64_t block_steps = divide_up(steps, cluster * splits);
-      const int stages = most_stages(instance), few = static_cast<int>(std::min<std::int64_t>(stages, block_steps));
-      visit(Cut{cluster, static_cast<int>(splits), stages});
-      if (tiles * cluster * splits > size && few < stages) visit(Cut{cluster, static_cast<int>(splits), few});
-    }
-  }
-}
-
 tuning::Config config_of(const PointwiseWeightInstance& instance, const Cut& cut) {
   using enum tuning::Knob;
-  return {{rows, instance.rows}, {columns, instance.columns}, {groups, instance.shares}, {stages, cut.stages},
+  return {{rows, instance.rows}, {columns, instance.columns}, {groups, instance.slices}, {stages, cut.stages},
           {splits, cut.splits},  {cluster, cut.cluster},      {depth, instance.depth}};
 }
 
