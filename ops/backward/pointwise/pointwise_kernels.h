@@ -84,7 +84,7 @@ tuning::Kernel<PointwiseBackwardArguments> pointwise_backward_hopper_planes();
 tuning::Config pointwise_backward_hopper_planes_prior(const PointwiseBackwardArguments& a);
 /// 16 bits or TF32, channels_last: both gradients in one pass that does not read the output.
 Implementation<PointwiseBackwardArguments> pointwise_backward_hopper_n_resident();
-/// Whether it saves more bytes than its blocks write and read of their sums.
+/// Whether there are so many positions that it is worth what its blocks leave of their sums.
 bool suits_pointwise_n_resident(const PointwiseBackwardArguments& a);
 /// Both in one pass over x: for a prologue of x, or without any.
 Implementation<PointwiseBackwardArguments> pointwise_backward_hopper_k_resident();

@@ -314,13 +314,7 @@ Plan<PointwiseBackwardArguments> plan_n_resident(const PointwiseBackwardArgument
 }  // namespace
 }  // namespace gpu::hopper
 
-bool suits_pointwise_n_resident(const PointwiseBackwardArguments& a) {
-  const std::int64_t positions = a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3];
-  // Of each output: it reads grad_y once, and its output never, which others read twice.
-  const std::int64_t saved = 3 * positions * static_cast<std::int64_t>(size_of(a.x.dtype));
-  const std::int64_t sums = std::int64_t{2} * gpu::multiprocessors() * a.x.sizes[1] * std::int64_t{sizeof(float)};
-  return gpu::hopper::has_tiles_for_all(a) && saved > sums;
-}
+bool suits_pointwise_n_resident(const PointwiseBackwardArguments& a) { return gpu::hopper::has_tiles_for_all(a); }
 
 Implementation<PointwiseBackwardArguments> pointwise_backward_hopper_n_resident() {
   return {"hopper_n_resident", gpu::hopper::why_not, gpu::hopper::plan_n_resident};
