@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "new_tensor.h"
+#include "transforms.h"
 #include "translated.h"
 
 namespace fusedsc::aten {
@@ -164,6 +165,7 @@ std::vector<at::Tensor> keep(const Origin& origin, std::vector<at::Tensor> made)
 std::optional<std::vector<at::Tensor>> kept_or_none(const Origin& origin,
                                                     const std::function<std::vector<at::Tensor>()>& make) {
   if (!are_plain(origin.tensors) || !are_plain(origin.counters)) return std::nullopt;
+  if (is_keeping && is_transformed()) return std::nullopt;  // what is made there may be of the transform
   const std::lock_guard lock(mutex);
   if (is_keeping) {
     // What is kept is written again when it is folded again, which is not allowed of a tensor that inference_mode made.

@@ -412,6 +412,31 @@ def test_tensors_of_inference_mode(network, x):
     assert casts_of(network, x)[0] > 5
 
 
+class Repeated(nn.Module):
+    """Convolutions by themselves, of which some are torch.vmap's."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = fusedsc.nn.PointwiseConv2d(8, 8), fusedsc.nn.DepthwiseConv2d(8, 8, 3, padding=1)
+
+    def forward(self, x):
+        return torch.vmap(self.second)(self.first(x).unflatten(0, (2, -1)))
+
+
+def test_what_is_folded_within_vmap():
+    """Is cast as before; what is kept of it elsewhere is read there, too."""
+    model, x = Repeated().to(device()).eval(), torch.randn(4, 8, 12, 12, device=device())
+    before, expected = casts_of(model, x)
+    fold(model, x)
+    count, y = casts_of(model, x)
+    assert 0 < count < before
+    assert torch.equal(y, expected)
+    fold(model.second, x)
+    count, y = casts_of(model, x)
+    assert count == 0
+    assert torch.equal(y, expected)
+
+
 def test_compiled_networks_are_as_they_were(network, x):
     torch.compiler.reset()
     with torch.no_grad(), autocast():

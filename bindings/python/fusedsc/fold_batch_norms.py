@@ -44,7 +44,8 @@ def fold_batch_norms(model: Model, *inputs: Any, **keywords: Any) -> Model:
     changes after it was captured. Fold again then: graphs that were captured while the model was folded read what is
     kept now.
 
-    Nothing is kept of tensors that ``torch.inference_mode`` made, as PyTorch counts no change of them; and
+    Nothing is kept of tensors that ``torch.inference_mode`` made, as PyTorch counts no change of them, nor of what the
+    model runs within ``torch.vmap``; and
     ``torch.utils.swap_tensors`` refuses those that something is kept of, or was. Other threads may call the model
     meanwhile; they read what is kept once this call ends.
 
