@@ -38,16 +38,15 @@ def fold_batch_norms(model: Model, *inputs: Any, **keywords: Any) -> Model:
     A block computes them anew at every call, as if it had never been folded, once it ran with gradients, an optimizer
     of ``torch.optim`` made a step with its parameters, ``load_state_dict`` or ``.half()`` changed it, or another
     operator wrote into it; scales and shifts also once it or its BatchNorms ran in training mode. **What PyTorch does
-    not count goes unnoticed**: what is written through ``parameter.data``, ``.numpy()`` or by another process, by
-    ``torch.distributed.broadcast`` and ``all_reduce``, a fused optimizer whose step is compiled, and training steps
-    that a CUDA graph replays, but for those of :func:`fusedsc.graphed_step`. Neither does a graph notice anything that
-    changes after it was captured. Fold again then: graphs that were captured while the model was folded read what is
-    kept now.
+    not count goes unnoticed**: what is written through ``parameter.data``, ``.numpy()``, the vector that
+    ``vector_to_parameters`` was given, or by another process, by ``torch.distributed.broadcast`` and ``all_reduce``, a
+    fused optimizer whose step is compiled, and training steps that a CUDA graph replays, but for those of
+    :func:`fusedsc.graphed_step`. Neither does a graph notice anything that changes after it was captured. Fold again
+    then: graphs that were captured while the model was folded read what is kept now.
 
     Nothing is kept of tensors that ``torch.inference_mode`` made, as PyTorch counts no change of them, nor of what the
-    model runs within ``torch.vmap``; and
-    ``torch.utils.swap_tensors`` refuses those that something is kept of, or was. Other threads may call the model
-    meanwhile; they read what is kept once this call ends.
+    model runs within ``torch.vmap``; and ``torch.utils.swap_tensors`` refuses those that something is kept of, or was.
+    Other threads may call the model meanwhile; they read what is kept once this call ends.
 
     Args:
         model: in eval mode, with blocks that :func:`fusedsc.swap` made, or :mod:`fusedsc.nn` has. What is not such a
