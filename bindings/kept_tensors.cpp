@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "new_tensor.h"
+#include "transforms.h"
 #include "translated.h"
 
 namespace fusedsc::aten {
@@ -26,11 +27,13 @@ using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensor
 using WeakStorage = c10::weak_intrusive_ptr<c10::StorageImpl>;
 
 /// A tensor, and what it held as far as PyTorch counts that. Weak pointers keep an address from being another's: memory
-/// that is freed and given out again has another storage.
+/// that is freed and given out again has another storage. Sizes and strides: `parameter.data = parameter.data[:8]`, or
+/// transposed, begins where it began.
 struct Seen {
   std::optional<WeakTensor> tensor;
   std::optional<WeakStorage> storage;
   const void* data = nullptr;
+  std::vector<std::int64_t> sizes, strides;
   std::uint32_t version = 0;
 
   explicit Seen(const OptionalTensor& of) {
@@ -38,6 +41,8 @@ struct Seen {
     tensor.emplace(of->getIntrusivePtr());
     storage.emplace(of->storage().getWeakStorageImpl());
     data = of->const_data_ptr();
+    sizes = of->sizes().vec();
+    strides = of->strides().vec();
     version = of->_version();
   }
   bool is(const OptionalTensor& other) const {
@@ -49,8 +54,10 @@ struct Seen {
   }
   bool is_unchanged(const OptionalTensor& now) const {
     return is(now) && (!now || (storage->_unsafe_get_target() == now->storage().unsafeGetStorageImpl() &&
-                                data == now->const_data_ptr() && version == now->_version()));
+                                data == now->const_data_ptr() && now->sizes().equals(sizes) &&
+                                now->strides().equals(strides) && version == now->_version()));
   }
+  bool is_gone() const { return tensor && tensor->expired(); }
 };
 
 /// What something is made of, and how. It is found by one of the tensors.
@@ -69,6 +76,13 @@ struct Kept {
   std::vector<double> numbers;
   std::vector<at::Tensor> made;
   bool is_valid = false;
+  /// While the thread that makes it is in fold_batch_norms: its `is_keeping`. Others' streams would not wait for it.
+  const void* made_by = nullptr;
+
+  void forget() {
+    is_valid = false;
+    made_by = nullptr;
+  }
 };
 
 /// All that is found by one tensor: a block's, as a rule, in one type. What was made last is first.
@@ -116,11 +130,16 @@ bool are_alike(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& 
   });
 }
 
+/// What is made of a tensor that there is no more: of a model that is gone, or of weights that were computed for one
+/// call, as parametrizations do, beside parameters that stay.
 void drop_what_is_gone() {
-  std::erase_if(all, [](const auto& one) { return one.second.key.expired(); });
+  for (auto& [key, blocks] : all) {
+    std::erase_if(blocks.kept, [](const Kept& kept) { return std::ranges::any_of(kept.tensors, &Seen::is_gone); });
+  }
+  std::erase_if(all, [](const auto& one) { return one.second.kept.empty(); });
 }
 
-/// Memory that was kept stays where it is, as a graph may read it.
+/// Memory that was kept stays where it is, as a graph may read it. It counts once set_keeping(false) says so.
 std::vector<at::Tensor> keep(const Origin& origin, std::vector<at::Tensor> made) {
   drop_what_is_gone();
   Blocks& blocks =
@@ -132,10 +151,11 @@ std::vector<at::Tensor> keep(const Origin& origin, std::vector<at::Tensor> made)
     kept->tensors = seen(origin.tensors);
     kept->counters = seen(origin.counters);
   } else {
-    Kept another{seen(origin.tensors), seen(origin.counters), origin.numbers, std::move(made)};
+    Kept another{seen(origin.tensors), seen(origin.counters), origin.numbers, std::move(made), false, nullptr};
     kept = &*blocks.kept.insert(blocks.kept.begin(), std::move(another));
   }
-  kept->is_valid = true;
+  kept->is_valid = false;
+  kept->made_by = &is_keeping;
   is_any_valid = true;
   ++met;
   return kept->made;
@@ -145,6 +165,7 @@ std::vector<at::Tensor> keep(const Origin& origin, std::vector<at::Tensor> made)
 std::optional<std::vector<at::Tensor>> kept_or_none(const Origin& origin,
                                                     const std::function<std::vector<at::Tensor>()>& make) {
   if (!are_plain(origin.tensors) || !are_plain(origin.counters)) return std::nullopt;
+  if (is_keeping && is_transformed()) return std::nullopt;  // what is made there may be of the transform
   const std::lock_guard lock(mutex);
   if (is_keeping) {
     // What is kept is written again when it is folded again, which is not allowed of a tensor that inference_mode made.
@@ -167,12 +188,13 @@ void forget_folded(at::TensorList tensors) {
   std::unordered_set<const c10::TensorImpl*> changed;
   for (const at::Tensor& tensor : tensors) changed.insert(tensor.unsafeGetTensorImpl());
   const std::lock_guard lock(mutex);
+  drop_what_is_gone();
   bool is_left = false;
   for (auto& [key, blocks] : all) {
     for (Kept& kept : blocks.kept) {
-      if (!kept.is_valid) continue;
-      kept.is_valid = std::ranges::none_of(kept.tensors, [&](const Seen& one) { return one.is_among(changed); });
-      is_left |= kept.is_valid;
+      if (!kept.is_valid && !kept.made_by) continue;
+      if (std::ranges::any_of(kept.tensors, [&](const Seen& one) { return one.is_among(changed); })) kept.forget();
+      else is_left = true;
     }
   }
   is_any_valid = is_left;
@@ -181,7 +203,14 @@ void forget_folded(at::TensorList tensors) {
 std::int64_t set_keeping(bool on) {
   is_keeping = on;
   const std::lock_guard lock(mutex);
-  drop_what_is_gone();  // weights that were computed for that one call, among others
+  drop_what_is_gone();
+  for (auto& [key, blocks] : all) {
+    for (Kept& kept : blocks.kept) {
+      if (on || kept.made_by != &is_keeping) continue;
+      kept.made_by = nullptr;
+      kept.is_valid = true;
+    }
+  }
   return std::exchange(met, 0);
 }
 

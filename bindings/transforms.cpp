@@ -23,18 +23,6 @@ constexpr char kAutocast[] = "autocast's cast of a block's weights";
                "fusedsc.unswap(model) gives it back"));
 }
 
-/// Whether torch.func transforms what runs now in this thread. Its own header for this question needs another library.
-bool is_transformed() {
-  const auto& functorch = at::functorch::functorchTLSAccessor();
-  if (!functorch) return false;  // nothing ever was
-  try {
-    functorch->checkSupportsCppAutogradFunction();
-  } catch (const c10::Error&) {
-    return true;
-  }
-  return false;
-}
-
 /// As any operator's kernel.
 template <const char* op, const char* what>
 void refuse_boxed(const c10::OperatorHandle& /*handle*/, torch::jit::Stack* /*stack*/) {
@@ -47,6 +35,18 @@ torch::CppFunction refusal() {
 }
 
 }  // namespace
+
+// PyTorch's own header for this question needs another library.
+bool is_transformed() {
+  const auto& functorch = at::functorch::functorchTLSAccessor();
+  if (!functorch) return false;  // nothing ever was
+  try {
+    functorch->checkSupportsCppAutogradFunction();
+  } catch (const c10::Error&) {
+    return true;
+  }
+  return false;
+}
 
 void refuse_functorch(const char* op) {
   if (is_transformed()) refuse(op, kFunctorch);

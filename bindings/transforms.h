@@ -7,6 +7,8 @@
 
 namespace fusedsc::aten {
 
+/// Whether torch.func transforms what runs now in this thread.
+bool is_transformed();
 /// Throws inside of torch.func's grad, jvp or vmap.
 void refuse_functorch(const char* op);
 /// Throws that there are no forward-mode derivatives.

@@ -42,12 +42,19 @@ def add(rows: Rows, row: Row) -> None:
 
 
 def replace_older(rows: Rows, new: Rows) -> None:
-    """Adds the new ones. A problem's rows are of one commit: those of others go."""
-    commits = {key[:-1]: key[-1] for key in new}
-    for key in [key for key in rows if commits.get(key[:-1], key[-1]) != key[-1]]:
-        del rows[key]
+    """Adds the new ones, of which the last were measured last. A problem's rows are of one commit, the last with any
+    times: those of others go."""
+    problems = {key[:-1] for key in new}
+    keys = [*(key for key in rows if key[:-1] in problems and key not in new), *new]
     for row in new.values():
         add(rows, row)
+    commits: dict[tuple[str, ...], str] = {}
+    for key in keys:
+        if rows[key].us or key[:-1] not in commits:
+            commits[key[:-1]] = key[-1]
+    for key in keys:
+        if commits[key[:-1]] != key[-1]:
+            del rows[key]
 
 
 class Journal:

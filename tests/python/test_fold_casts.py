@@ -3,7 +3,10 @@ them."""
 
 import copy
 import gc
+import resource
+import threading
 import weakref
+from pathlib import Path
 
 import pytest
 import torch
@@ -213,6 +216,12 @@ def other_data(model, x):
         layer.weight.data = layer.weight.detach() * 3
 
 
+def other_strides(model, x):
+    """Of the same memory, from the same address on."""
+    for layer in convolutions(model):
+        layer.weight.data = layer.weight.detach().flatten()[:1].expand(layer.weight.shape)
+
+
 def other_type(model, x):
     """And back: the new memory may be where the old one was."""
     for layer in convolutions(model):
@@ -255,6 +264,7 @@ CHANGES = [
     write,
     replace,
     other_data,
+    other_strides,
     other_type,
     optimize,
     optimize_counted,
@@ -286,6 +296,16 @@ def test_changes_are_seen(which, change, network, x):
     count, y = casts_of(network, x)
     assert count == 0
     assert torch.equal(y, expected)
+
+
+def test_fewer_filters_of_the_same_memory():
+    """As pruning has it, which takes the first ones."""
+    layer, x = fusedsc.nn.PointwiseConv2d(8, 16).to(device()).eval(), torch.randn(2, 8, 5, 5, device=device())
+    fold(layer, x)
+    layer.weight.data, layer.bias.data = layer.weight.data[:8], layer.bias.data[:8]
+    found, expected = (casts_of(one, x)[1] for one in (layer, copy.deepcopy(layer)))
+    assert found.shape[1] == 8
+    assert torch.equal(found, expected)
 
 
 @pytest.mark.cpu_only("memory that numpy has made")
@@ -392,6 +412,31 @@ def test_tensors_of_inference_mode(network, x):
     assert casts_of(network, x)[0] > 5
 
 
+class Repeated(nn.Module):
+    """Convolutions by themselves, of which some are torch.vmap's."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = fusedsc.nn.PointwiseConv2d(8, 8), fusedsc.nn.DepthwiseConv2d(8, 8, 3, padding=1)
+
+    def forward(self, x):
+        return torch.vmap(self.second)(self.first(x).unflatten(0, (2, -1)))
+
+
+def test_what_is_folded_within_vmap():
+    """Is cast as before; what is kept of it elsewhere is read there, too."""
+    model, x = Repeated().to(device()).eval(), torch.randn(4, 8, 12, 12, device=device())
+    before, expected = casts_of(model, x)
+    fold(model, x)
+    count, y = casts_of(model, x)
+    assert 0 < count < before
+    assert torch.equal(y, expected)
+    fold(model.second, x)
+    count, y = casts_of(model, x)
+    assert count == 0
+    assert torch.equal(y, expected)
+
+
 def test_compiled_networks_are_as_they_were(network, x):
     torch.compiler.reset()
     with torch.no_grad(), autocast():
@@ -407,6 +452,77 @@ def test_nothing_is_held(x):
     del network
     gc.collect()
     assert gone() is None
+
+
+class ComputedWeight(nn.Module):
+    """Of the second convolution, as parametrizations have it."""
+
+    def __init__(self, channels):
+        super().__init__()
+        self.channels = channels
+        self.first = nn.Parameter(torch.randn(channels, 1, 1, 1))
+        self.scale = nn.Parameter(torch.ones(channels, 1, 1, 1))
+        self.second = nn.Parameter(torch.randn(channels, channels, 1, 1))
+
+    def forward(self, x):
+        stages = [
+            functional.ConvStage(self.first, groups=self.channels),
+            functional.ConvStage(self.second * self.scale),
+        ]
+        return functional.conv_chain(x, stages, training=False)
+
+
+@pytest.mark.cpu_only("a process's memory")
+def test_nothing_is_held_of_weights_of_one_call():
+    channels, times = 2048, 16
+    model, x = ComputedWeight(channels).eval(), torch.randn(1, channels, 1, 1)
+
+    def pages():
+        return int(Path("/proc/self/statm").read_text().split()[1])
+
+    for _ in range(6):  # until what the allocator has given back is enough
+        fold(model, x)
+    before = pages()
+    for _ in range(times):
+        fold(model, x)
+    kept_bytes = channels * channels * torch.bfloat16.itemsize
+    assert (pages() - before) * resource.getpagesize() < times * kept_bytes / 3
+
+
+class CalledBesides(nn.Module):
+    """Behind its layers it has another thread do something."""
+
+    def __init__(self, layers, does):
+        super().__init__()
+        self.layers, self.does = layers, does
+
+    def forward(self, x):
+        y = self.layers(x)
+        thread = threading.Thread(target=self.does)
+        thread.start()
+        thread.join()
+        return y
+
+
+def test_other_threads_wait_until_all_is_folded():
+    """Their streams would read what another stream has not written yet."""
+    layers, x = Convolutions().to(device()).eval(), torch.randn(2, 8, 12, 12, device=device())
+    found = []
+    before, expected = casts_of(layers, x)
+    fold(CalledBesides(layers, lambda: found.append(casts_of(layers, x))), x)
+    ((count, y),) = found
+    assert count == before
+    assert torch.equal(y, expected)
+    assert casts_of(layers, x)[0] == 0
+
+
+def test_what_changes_while_it_is_folded_is_not_kept(network, x):
+    """By a step of an optimizer, of which PyTorch counts nothing."""
+    fold(network, x)
+    plain = copy.deepcopy(network)
+    fold(CalledBesides(network, lambda: optimize(network, x)), x)
+    optimize(plain, x)
+    assert torch.equal(casts_of(network, x)[1], casts_of(plain, x)[1])
 
 
 def test_what_a_step_trains_is_recorded(network, x):

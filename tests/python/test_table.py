@@ -160,6 +160,28 @@ def test_what_was_measured_anew_takes_the_place_of_what_was_before():
     assert kept[ROLE, "3", "fake", "new"].us == {"a": 1.0, "b": 2.0}
 
 
+def test_a_journal_of_two_commits(tmp_path):
+    """Of a process that was killed before what it measured was gathered, and of the next one."""
+    file = tmp_path / "fake.jsonl"
+    for commit in ("b", "a"):
+        added = journal.Journal(file)
+        added.begin(journal.Row(ROLE, "1", "fake", commit, "x"))
+        added.measured("x", 1.0)
+    kept = {}
+    journal.replace_older(kept, journal.read_journal(file))
+    assert [(row.commit, row.us) for row in kept.values()] == [("a", {"x": 1.0})]
+
+
+@pytest.mark.parametrize("failed", [{}, {"": "the process that measured it ended with status 1"}])
+def test_times_stay_until_there_are_newer_ones(failed):
+    """A problem that was only begun when the time was spent has none; nor has one that ended the process."""
+    old = journal.Row(ROLE, "1", "fake", "old", "x", {"x": 1.0})
+    begun = [journal.Row(ROLE, problem, "fake", "new", "x", {}, dict(failed)) for problem in ("1", "2")]
+    kept = {old.key: old}
+    journal.replace_older(kept, {row.key: row for row in begun})
+    assert [(row.problem, row.commit, row.us) for row in kept.values()] == [("1", "old", {"x": 1.0}), ("2", "new", {})]
+
+
 @pytest.mark.parametrize("roles", [(ROLE,), (ROLE, "sparse_conv2d.forward")])
 def test_problems_that_were_measured_at_different_commits(write, tmp_path, capsys, commit, roles):
     whole = subprocess.check_output(["git", "-C", str(ROOT), "rev-parse", "HEAD"], text=True).strip()
@@ -178,7 +200,7 @@ def test_no_rows(write, capsys):
 def test_without_the_program_that_knows(tmp_path, write, capsys):
     (tmp_path / "fitting").write_text("#!/bin/sh\nexit 3\n")
     status, said = write([("slow", {"slow": 10.0, "fast": 5.0})], capsys)
-    assert (status, "fitting failed: it answered 0 of 2" in said) == (1, True), said
+    assert (status, "fitting failed: it answered 0 of 1" in said) == (1, True), said
     (tmp_path / "fitting").unlink()
     status, said = write([("slow", {"slow": 10.0, "fast": 5.0})], capsys)
     assert (status, "--target fitting_choices makes it" in said) == (1, True), said

@@ -38,13 +38,15 @@ def fold_batch_norms(model: Model, *inputs: Any, **keywords: Any) -> Model:
     A block computes them anew at every call, as if it had never been folded, once it ran with gradients, an optimizer
     of ``torch.optim`` made a step with its parameters, ``load_state_dict`` or ``.half()`` changed it, or another
     operator wrote into it; scales and shifts also once it or its BatchNorms ran in training mode. **What PyTorch does
-    not count goes unnoticed**: what is written through ``parameter.data``, ``.numpy()`` or by another process, a fused
-    optimizer whose step is compiled, and training steps that a CUDA graph replays, but for those of
+    not count goes unnoticed**: what is written through ``parameter.data``, ``.numpy()``, the vector that
+    ``vector_to_parameters`` was given, or by another process, by ``torch.distributed.broadcast`` and ``all_reduce``, a
+    fused optimizer whose step is compiled, and training steps that a CUDA graph replays, but for those of
     :func:`fusedsc.graphed_step`. Neither does a graph notice anything that changes after it was captured. Fold again
     then: graphs that were captured while the model was folded read what is kept now.
 
-    Nothing is kept of tensors that ``torch.inference_mode`` made, as PyTorch counts no change of them; and
-    ``torch.utils.swap_tensors`` refuses those that something is kept of.
+    Nothing is kept of tensors that ``torch.inference_mode`` made, as PyTorch counts no change of them, nor of what the
+    model runs within ``torch.vmap``; and ``torch.utils.swap_tensors`` refuses those that something is kept of, or was.
+    Other threads may call the model meanwhile; they read what is kept once this call ends.
 
     Args:
         model: in eval mode, with blocks that :func:`fusedsc.swap` made, or :mod:`fusedsc.nn` has. What is not such a
@@ -70,10 +72,10 @@ def fold_batch_norms(model: Model, *inputs: Any, **keywords: Any) -> Model:
         with torch.no_grad():
             model(*inputs, **keywords)
     finally:
-        count = torch.ops.fusedsc._keep_folded(False)
-    for device in {tensor.device for tensor in _tensors(model)}:
-        if device.type == "cuda":  # whatever stream reads what is kept
-            torch.cuda.synchronize(device)
+        try:
+            _wait_for_devices(model)  # whatever thread and stream read what is kept from then on
+        finally:
+            count = torch.ops.fusedsc._keep_folded(False)
     if count == 0:
         warnings.warn(
             "fusedsc.fold_batch_norms: no fused block with running statistics ran, nor any under autocast; "
@@ -87,7 +89,7 @@ def unfold_batch_norms(model: Model) -> Model:
     """Has the blocks of ``model`` compute their scales and shifts, and cast their weights, at each call again.
 
     Graphs that were captured while it was folded may still be replayed, and still read what was kept; so its memory is
-    given back with the model's.
+    given back once the model is gone, when any model is folded or unfolded next.
 
     Raises:
         ValueError: ``model`` is no module.
@@ -114,6 +116,12 @@ def _forget_optimized(optimizer: Optimizer, args: tuple, kwargs: dict) -> None:
     if not torch.compiler.is_compiling():
         parameters = [one for group in optimizer.param_groups for one in group["params"]]
         torch.ops.fusedsc._forget_folded(_of_plain_classes(parameters))
+
+
+def _wait_for_devices(model: nn.Module) -> None:
+    for device in {tensor.device for tensor in _tensors(model)}:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
 
 
 def _of_plain_classes(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
