@@ -48,7 +48,7 @@ class PointwiseWeightProduct {
       publish();
     }
     // Where a warp copies, the others touch nothing of the previous kernel's until their end.
-    if ((copies || !kHasCopyWarp) && !p_.runs_beside_input) wait_for_previous_kernel();
+    if (copies || !kHasCopyWarp) wait_for_previous_kernel();
     if (copies) {
       if (lets_next_start_early()) let_next_kernel_start();
 #pragma unroll 1
@@ -119,9 +119,7 @@ class PointwiseWeightProduct {
     }
     wait_for_products<0>();
     fence_all(sums);
-    if (kHasCopyWarp || p_.runs_beside_input) {
-      wait_for_previous_kernel();  // which may use the workspace; and whoever waits for this one waits for both
-    }
+    if (kHasCopyWarp) wait_for_previous_kernel();  // which may use the workspace
     if (!lets_next_start_early()) let_next_kernel_start();
     if constexpr (kFused) Fusion(b_).apply_gradient_prologue(sums);
     if constexpr (kBias) Fusion(b_).leave_bias(sums);
@@ -181,7 +179,7 @@ class PointwiseWeightProduct {
   /// A second kernel would only take this one's place; another call's finds multiprocessors without a tile. Not before
   /// the previous kernel has ended: the next one may read what that has written without waiting.
   FUSEDSC_DEVICE bool lets_next_start_early() const {
-    return kHasCopyWarp && p_.cluster == 1 && p_.tiles.partials == nullptr && !p_.runs_beside_input;
+    return kHasCopyWarp && p_.cluster == 1 && p_.tiles.partials == nullptr;
   }
 
   const PointwiseWeightParameters& p_;

@@ -344,7 +344,6 @@ PointwiseWeightPass::PointwiseWeightPass(const PointwiseBackwardArguments& a, co
   GroupTiles& tiles = p_.tiles;
   p_.activation = a.prologue.activation;
   p_.has_prologue = static_cast<bool>(a.prologue);
-  p_.runs_beside_input = a.grad_x && !a.sums;
   p_.pixel_tiles = static_cast<int>(divide_up(p_.pixels, instance_->depth));
   p_.cluster = cut.cluster;
   p_.splits = cut.splits;

@@ -23,9 +23,6 @@ struct PointwiseWeightParameters {
   const float *scale = nullptr, *shift = nullptr;
   Activation activation = Activation::identity;
   bool has_prologue = false;
-  /// The kernel before it in the stream is the input gradient's, which waited for all before it and of which nothing is
-  /// needed here: both may run at the same time.
-  bool runs_beside_input = false;
   /// Rows of the weight begin at multiples of 16 bytes, and nothing is left for a second kernel.
   bool stores_runs = false;
   GroupTiles tiles;
