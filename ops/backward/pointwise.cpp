@@ -23,7 +23,6 @@ const Ranked kRanked[] = {
 #endif
 #ifdef FUSEDSC_HOPPER
     {tuning::kernel_of<pointwise_backward_hopper_n_resident>(), suits_pointwise_n_resident},
-    {tuning::kernel_of<pointwise_backward_tf32_k_resident>()},
     {tuning::kernel_of<pointwise_backward_hopper_k_resident>(), suits_pointwise_k_resident},
     {tuning::kernel_of<pointwise_backward_hopper_prologue_pass>()},
 #endif

@@ -66,9 +66,7 @@ class PointwiseKernelsGpu : public OnGpu {
     for (const auto& kernel : kernels) {
       const std::string name = kernel.name;
       if (name == "cpu" || name == "generated" || (starts_with(name, "hopper") && !has_hopper())) continue;
-      if (starts_with(name, "hopper_tf32") && is_half) continue;
-      const bool is_for_half = name == "hopper_k_resident" || name == "hopper_narrow" || name == "hopper_rows";
-      if (!is_half && is_for_half) continue;
+      if (!is_half && (name == "hopper_narrow" || name == "hopper_rows")) continue;
       if (!is_half && !has_hopper() && name == "gpu_fragments") continue;
       EXPECT_GT(runs.count(name), 0u) << "no problem of this test is for " << name;
     }

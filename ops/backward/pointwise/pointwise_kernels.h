@@ -90,8 +90,6 @@ bool suits_pointwise_n_resident(const PointwiseBackwardArguments& a);
 Implementation<PointwiseBackwardArguments> pointwise_backward_hopper_k_resident();
 /// Whether it is the best for arguments that it can run.
 bool suits_pointwise_k_resident(const PointwiseBackwardArguments& a);
-/// Both in one pass over x, for a prologue of x.
-Implementation<PointwiseBackwardArguments> pointwise_backward_tf32_k_resident();
 /// Behind a pass that writes down what the gradient prologue makes of grad_y, all that is wanted by the best there is.
 Implementation<PointwiseBackwardArguments> pointwise_backward_hopper_prologue_pass();
 /// The weight gradient of 16-bit tensors of which one has few channels.

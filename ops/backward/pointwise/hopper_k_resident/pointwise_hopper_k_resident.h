@@ -52,4 +52,8 @@ class PointwiseGradientsPass {
   PointwiseGradientsParameters p_;  ///< but for addresses
 };
 
+/// The same of float32, by TF32.
+std::string why_not_tf32_k_resident(const PointwiseBackwardArguments& arguments);
+Plan<PointwiseBackwardArguments> plan_tf32_k_resident(const PointwiseBackwardArguments& arguments);
+
 }  // namespace fusedsc::gpu::hopper

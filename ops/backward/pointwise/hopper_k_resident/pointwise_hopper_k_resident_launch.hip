@@ -283,9 +283,13 @@ bool suits_pointwise_k_resident(const PointwiseBackwardArguments& a) {
 }
 
 Implementation<PointwiseBackwardArguments> pointwise_backward_hopper_k_resident() {
-  using gpu::hopper::PointwiseGradientsPass;
-  return {"hopper_k_resident", PointwiseGradientsPass::why_not,
+  using namespace gpu::hopper;
+  return {"hopper_k_resident",
+          [](const PointwiseBackwardArguments& a) {
+            return a.x.dtype == DataType::float32 ? why_not_tf32_k_resident(a) : PointwiseGradientsPass::why_not(a);
+          },
           [](const PointwiseBackwardArguments& a, int /*threads*/) -> Plan<PointwiseBackwardArguments> {
+            if (a.x.dtype == DataType::float32) return plan_tf32_k_resident(a);
             const PointwiseGradientsPass pass(a);
             return {pass.workspace_bytes(), [pass](const PointwiseBackwardArguments& like, const Execution& execution) {
                       pass.run(like, execution);

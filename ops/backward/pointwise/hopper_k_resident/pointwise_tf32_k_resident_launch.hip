@@ -2,15 +2,14 @@
 #include <algorithm>
 #include <limits>
 
+#include "fusedsc/backward/pointwise/hopper_k_resident/pointwise_hopper_k_resident.h"
 #include "fusedsc/backward/pointwise/hopper_k_resident/pointwise_tf32_k_resident_kernel.h"
-#include "fusedsc/backward/pointwise/pointwise_kernels.h"
 #include "fusedsc/common/gpu/hopper/hopper_kernel.h"
 #include "fusedsc/common/gpu/sums/partials_launch.h"
 #include "fusedsc/forward/pointwise/hopper/pointwise_hopper_plan.h"
 #include "fusedsc/runtime/arena.h"
 
-namespace fusedsc {
-namespace gpu::hopper {
+namespace fusedsc::gpu::hopper {
 namespace {
 
 constexpr const char* kName = "pointwise_conv2d_backward";
@@ -41,30 +40,6 @@ const Tf32GradientsInstance* instance_for(std::int64_t outputs, std::int64_t cha
       return &instance;
   }
   return nullptr;
-}
-
-std::string why_not(const PointwiseBackwardArguments& a) {
-  const std::int64_t pixels = a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3];
-  std::string reason = why_not_hopper(a.x.dtype, a.x.device, a.groups, pixels, a.allow_tf32);
-  if (!reason.empty()) return reason;
-  if (a.x.dtype != DataType::float32) return std::string("it is for float32, the tensors are ") + name_of(a.x.dtype);
-  if (!a.prologue || !a.sums) return "it is for a prologue of x, and sums";
-  if (!only_clamps(a.prologue.activation)) return "it is for activations that only clamp";
-  if (!a.grad_x || !a.grad_weight || a.grad_bias) return "it computes the gradients of input and weight, and no other";
-  reason = too_large_for_pointwise(a.x.sizes, a.grad_y.sizes);
-  if (!reason.empty()) return reason;
-  const auto suits = [](const auto& matrix) { return suits_tma(matrix, DataType::float32); };
-  if (!suits(activation_matrix(a.x, 1, true)) || !suits(activation_matrix(a.grad_y, 1, true)) ||
-      !suits(activation_matrix(a.gradient_prologue.output, 1, true)) || !suits(output_matrix(a.grad_x, 1, true))) {
-    return kUnsuited;
-  }
-  for (const ConstChannelVector& vector :
-       {a.gradient_prologue.grad_scale, a.gradient_prologue.output_scale, a.gradient_prologue.offset}) {
-    if (reinterpret_cast<std::uintptr_t>(vector.data) % 16 != 0) return "a vector is not aligned to 16 bytes";
-  }
-  return instance_for(a.grad_y.sizes[1], a.x.sizes[1]) != nullptr
-             ? ""
-             : "there is no kernel for so many channels and outputs";
 }
 
 /// The launches, worked out but for addresses.
@@ -131,18 +106,37 @@ class Tf32GradientsPass {
   Tf32GradientsParameters p_;
 };
 
-Plan<PointwiseBackwardArguments> plan_gradients(const PointwiseBackwardArguments& a, int /*threads*/) {
+}  // namespace
+
+std::string why_not_tf32_k_resident(const PointwiseBackwardArguments& a) {
+  const std::int64_t pixels = a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3];
+  std::string reason = why_not_hopper(a.x.dtype, a.x.device, a.groups, pixels, a.allow_tf32);
+  if (!reason.empty()) return reason;
+  if (a.windows.channels > 0) return "the weight has channel windows";
+  if (!a.prologue || !a.sums) return "it is for a prologue of x, and sums";
+  if (!only_clamps(a.prologue.activation)) return "it is for activations that only clamp";
+  if (!a.grad_x || !a.grad_weight || a.grad_bias) return "it computes the gradients of input and weight, and no other";
+  reason = too_large_for_pointwise(a.x.sizes, a.grad_y.sizes);
+  if (!reason.empty()) return reason;
+  const auto suits = [](const auto& matrix) { return suits_tma(matrix, DataType::float32); };
+  if (!suits(activation_matrix(a.x, 1, true)) || !suits(activation_matrix(a.grad_y, 1, true)) ||
+      !suits(activation_matrix(a.gradient_prologue.output, 1, true)) || !suits(output_matrix(a.grad_x, 1, true))) {
+    return kUnsuited;
+  }
+  for (const ConstChannelVector& vector :
+       {a.gradient_prologue.grad_scale, a.gradient_prologue.output_scale, a.gradient_prologue.offset}) {
+    if (reinterpret_cast<std::uintptr_t>(vector.data) % 16 != 0) return "a vector is not aligned to 16 bytes";
+  }
+  return instance_for(a.grad_y.sizes[1], a.x.sizes[1]) != nullptr
+             ? ""
+             : "there is no kernel for so many channels and outputs";
+}
+
+Plan<PointwiseBackwardArguments> plan_tf32_k_resident(const PointwiseBackwardArguments& a) {
   const Tf32GradientsPass pass(a);
   return {pass.workspace_bytes(),
           [pass](const PointwiseBackwardArguments& like, const Execution& execution) { pass.run(like, execution); }};
 }
 
-}  // namespace
-}  // namespace gpu::hopper
-
-Implementation<PointwiseBackwardArguments> pointwise_backward_tf32_k_resident() {
-  return {"hopper_tf32_k_resident", gpu::hopper::why_not, gpu::hopper::plan_gradients};
-}
-
-}  // namespace fusedsc
+}  // namespace fusedsc::gpu::hopper
 #endif
