@@ -96,10 +96,8 @@ Kernel pointwise_backward_separate() {
   return {
       .name = "gpu_separate",  // and where no gradient is wanted
       .unsupported = [](const PointwiseBackwardArguments& a) -> std::string {
-        const PointwiseBackwardArguments input = without_weight(a);
-        if (a.grad_x)
-          return wants_weight(a) ? pointwise_backward_tiles().unsupported(input) : "it is for both gradients";
-        return wants_weight(a) ? "it is for both gradients" : needs_device(Device::gpu, a.x.device);
+        if (wants_both(a)) return pointwise_backward_tiles().unsupported(without_weight(a));
+        return a.grad_x || wants_weight(a) ? "it is for both gradients" : needs_device(Device::gpu, a.x.device);
       },
       .configs = [](const PointwiseBackwardArguments&) { return tuning::Configs{tuning::Config()}; },
       .plan = [](const PointwiseBackwardArguments& a, const tuning::Config& config,
