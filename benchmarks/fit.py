@@ -31,7 +31,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from .rows.journal import Row, read_rows, write_whole
+from .rows.journal import Row, kernel_of, read_rows, write_whole
 from .rows.table import FITTING, write_table
 from .sweep import MEASUREMENTS, ROOT, TABLES, UserError
 
@@ -133,7 +133,7 @@ def data_of(role: Role) -> Data:
         features.append(table)
         us += row.us.values()
         target.append(np.log(np.array(list(row.us.values())) / roofline))
-        kernels += [choice.partition("/")[0] for choice in choices]
+        kernels += [kernel_of(choice) for choice in choices]
         problems += [number] * len(choices)
         # The same layer falls into the same fold, whatever the batch.
         folds.append(zlib.crc32(repr(table[0, layer].tolist()).encode()) % FOLDS)

@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 
 from .fit import rows_folder
-from .rows.journal import Row, read_rows
+from .rows.journal import Row, kernel_of, read_rows
 from .sweep import MEASUREMENTS, UserError
 
 CLEARLY = 0.02
@@ -87,7 +87,7 @@ def losses(rows: Iterable[Row], exclude: Sequence[str] = ()) -> list[Loss]:
     for row in rows:
         of_kernel: dict[str, float] = {}
         for choice, us in row.us.items():
-            kernel = choice.partition("/")[0]
+            kernel = kernel_of(choice)
             if not any(fnmatchcase(kernel, pattern) for pattern in exclude):
                 of_kernel[kernel] = min(us, of_kernel.get(kernel, us))
         if of_kernel:

@@ -32,6 +32,11 @@ class Row:
 Rows = dict[tuple[str, ...], Row]
 
 
+def kernel_of(choice: str) -> str:
+    """Of "kernel/config"."""
+    return choice.partition("/")[0]
+
+
 def add(rows: Rows, row: Row) -> None:
     """To those that there are: what was measured later counts."""
     mine = rows.setdefault(row.key, Row(*row.key, row.taken))

@@ -9,6 +9,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from .journal import kernel_of
+
 FIRST = re.compile(r"\bx=(?P<dtype>\w+)\[[\d,]*\] (?P<layout>channels_last|contiguous)?")
 WEIGHTS = {"float16": 2.0, "channels_last": 2.0}
 """Of these so many times as many problems are measured."""
@@ -62,7 +64,7 @@ def sample(problem: Problem, taken: str, candidates: Sequence[str], most: int) -
     by_kernel: dict[str, list[str]] = defaultdict(list)
     for candidate in candidates:
         if candidate != taken:
-            by_kernel[candidate.partition("/")[0]].append(candidate)
+            by_kernel[kernel_of(candidate)].append(candidate)
     for kernel, own in by_kernel.items():
         rest = own[1:]
         random.Random(f"{problem.role} {problem.text} {kernel}").shuffle(rest)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from .journal import Row, read_rows
+from .journal import Row, kernel_of, read_rows
 
 ROOT = Path(__file__).resolve().parents[2]
 FITTING = ROOT / "build/release/tests/fitting_choices"
@@ -106,10 +106,6 @@ def taken_by_now(rows: Sequence[Row], multiprocessors: int, fitting: Path) -> di
             choice = row.taken
         taken[row.role, row.problem] = choice if choice in row.us else ""
     return taken
-
-
-def kernel_of(choice: str) -> str:
-    return choice.split("/")[0]
 
 
 def faster_than(choice: str, row: Row) -> dict[str, float]:
