@@ -244,23 +244,31 @@ def best_margin(data: Data, predicted: np.ndarray) -> float:
 
 
 HEADING = (
-    f"{'role':34} {'problems':>8} {'choice':>8} {'mean':>7} {'p95':>7} {'worst':>7} {'faster':>7} {'slower>5%':>9} "
-    f"{'time':>7}"
+    f"{'role':34} {'problems':>8} {'choice':>8} {'mean':>7} {'p95':>7} {'p99':>7} {'worst':>7} {'faster':>7} "
+    f"{'slower>5%':>9} {'time':>7}"
 )
 
 
-def judged(role: str, found: dict[str, np.ndarray], margin: float) -> list[str]:
-    """A line for each way to choose; "time": against the prior's, in the geometric mean."""
+def judged(role: str, found: dict[str, np.ndarray], margin: str) -> list[str]:
+    """A line for each way to choose; "time": against the prior's, in the geometric mean. ``margin``: what the ranker
+    with a margin is called."""
     lines = []
     for name in JUDGED_BY:
         regret, against = found[name], against_prior(found, name)
-        called = f"by {margin:.0%}" if name == "margin" else name
+        p95, p99 = np.quantile(regret, (0.95, 0.99))
         lines.append(
-            f"{role:34} {len(regret):8} {called:>8} {regret.mean():7.1%} {np.quantile(regret, 0.95):7.1%} "
-            f"{regret.max():7.1%} {(against < 0.98).mean():7.1%} {(against > 1.05).mean():9.1%} "
+            f"{role:34} {len(regret):8} {margin if name == 'margin' else name:>8} {regret.mean():7.1%} {p95:7.1%} "
+            f"{p99:7.1%} {regret.max():7.1%} {(against < 0.98).mean():7.1%} {(against > 1.05).mean():9.1%} "
             f"{np.exp(np.log(against).mean()):7.3f}"
         )
     return lines
+
+
+def total(all_found: Sequence[tuple[dict[str, np.ndarray], bool]]) -> list[str]:
+    """Of all roles together. "taken": with the margin in roles that are to depart from their prior, which the second
+    says, and the prior's in the others."""
+    taken = [{**found, "margin": found["margin" if departs else "prior"]} for found, departs in all_found]
+    return judged("total", {name: np.concatenate([found[name] for found in taken]) for name in JUDGED_BY}, "taken")
 
 
 def worst(data: Data, found: dict[str, np.ndarray], most: int) -> list[str]:
@@ -339,6 +347,7 @@ def run(options: argparse.Namespace) -> None:
     others = roles_of(options.rows, options.judge, options.role) if options.judge else {}
     written: dict[str, tuple[float, dict[str, object]]] = {}
     commits: set[str] = set()
+    all_found: list[tuple[dict[str, np.ndarray], bool]] = []
     print(HEADING)
     for name, role in roles_of(options.rows, options.gpu, options.role).items():
         data = data_of(role)
@@ -356,12 +365,15 @@ def run(options: argparse.Namespace) -> None:
         if not len(found["prior"]):
             print(f"{name:34} too few rows")
             continue
-        print("\n".join([*judged(name, found, margin), *worst(judge, found, options.worst)]), flush=True)
+        print("\n".join([*judged(name, found, f"by {margin:.0%}"), *worst(judge, found, options.worst)]), flush=True)
         against = against_prior(found, "margin")
         is_better = np.log(against).mean() < -LEAST_GAIN and few_are_slower(against)
+        all_found.append((found, bool(is_better)))
         if options.write:
             written[name] = margin if is_better else NEVER, fit(data, everything)
             commits |= {row.commit for row in role.rows}
+    if len(all_found) > 1:
+        print("\n".join(total(all_found)))
     if options.write:
         options.write.parent.mkdir(parents=True, exist_ok=True)
         write_whole(options.write, ranker_of(written, sorted(commits)).encode())

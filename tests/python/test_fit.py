@@ -6,6 +6,7 @@ import random
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -105,6 +106,29 @@ def test_finds_what_is_fast_for_layers_that_it_never_saw(rows, written, capsys):
     assert [math.log(us / roofline) for us in found] == pytest.approx(
         list(expected[data.problem == 7]), rel=1e-3, abs=1e-4
     )
+
+
+def test_what_is_said_of_all_roles_together():
+    """Of 200 problems one is slow: beyond 99 of 100, so that only the worst shows it. A role that is not to depart from
+    its prior counts with the prior's."""
+
+    def found(slow: float) -> dict[str, np.ndarray]:
+        regret = {"prior": np.zeros(100), "ranker": np.zeros(100), "margin": np.zeros(100), "first 8": np.zeros(100)}
+        regret["margin"][7], regret["ranker"][:3] = slow, slow
+        return regret
+
+    said = "\n".join(fit.total([(found(0.5), True), (found(0.25), False)]))
+    columns = fit.HEADING.split()[3:7]
+    assert columns == ["mean", "p95", "p99", "worst"]
+    figures = {
+        choice: [float(word.rstrip("%")) for word in line.split()[-7:-3]]
+        for line in said.splitlines()
+        for choice in ("prior", "ranker", "taken", "first 8")
+        if f" {choice} " in line
+    }
+    assert figures["prior"] == [0.0, 0.0, 0.0, 0.0]
+    assert figures["taken"] == [pytest.approx(0.25, abs=0.06), 0.0, 0.0, 50.0]
+    assert figures["ranker"] == [pytest.approx(1.1, abs=0.06), 0.0, 50.0, 50.0]
 
 
 def test_what_the_ranker_knows_nothing_of(written):
