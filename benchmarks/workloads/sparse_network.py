@@ -67,8 +67,8 @@ class SparseNetwork:
 
 def sparse_network(network: SparseNetwork | TrainedNetwork, place: Place) -> Workload:
     """Ours is what ``fusedsc.sparse.optimize`` makes of the network, PyTorch's the network in each layout. Where that
-    is compiled, too, so is ours if it is the fastest then: the record says in which of four ways it runs, and the times
-    of all. Beside them is the network whose convolutions of maps with zeros are products of CSR matrices; of a
+    is compiled, too, so is ours if it is the fastest then: the record says in which way it runs, and the times of all.
+    Beside them is the network whose convolutions of maps with zeros are products of CSR matrices; of a
     depthwise-separable one what ``fusedsc.swap`` makes of it, too, and ``fusedsc.sparse.optimize`` of that, neither
     compiled. The record has every layer."""
     x, model = network.build(place)
@@ -88,7 +88,7 @@ def sparse_network(network: SparseNetwork | TrainedNetwork, place: Place) -> Wor
     if is_offered(place.device, place.dtype):
         by_csr = with_csr(model, [layer.layer for layer in layers if layer.ecr_us is not None])
         beside[CSR] = torch.no_grad()(lambda _: by_csr(x))
-    more: dict[str, object] = {} if report.whole is None else {"whole": asdict(report.whole)}
+    more: dict[str, object] = {"whole": asdict(report.whole)}
     if any(conv.groups == conv.in_channels > 1 for conv in model.modules() if isinstance(conv, nn.Conv2d)):
         swapped = fusedsc.swap(model, verbose=False)
         skipping = fusedsc.sparse.optimize(swapped, x, progress=False, verbose=False)

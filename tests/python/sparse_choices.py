@@ -17,7 +17,10 @@ FASTEST = {
     "folded": ("folded", "dense", "ecr", "pecr", "own"),
 }
 OUTPUTS = ("dense", "compressed")
-NETWORKS = ("dense", "sparse", "dense, compiled", "sparse, compiled")
+NETWORKS = (
+    "dense", "sparse", "dense, compiled", "sparse, compiled",
+    *(f"dense, {of}{how}" for of in ("contiguous", "channels_last") for how in ("", ", compiled")),
+)  # fmt: skip
 
 
 def times_of(way, whole="sparse", output="dense", block="layers", cats="concatenated"):

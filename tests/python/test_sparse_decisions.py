@@ -25,7 +25,8 @@ def measured(store, monkeypatch):
     def times_of(ways, present, device_type):
         if "ecr" in ways:
             shapes.append(tuple(ways["dense"]().shape))
-        order = sorted(ways, key=("ecr", "sparse", "pecr", "dense", "own", "compressed", "folded").index)
+        fastest = ("ecr", "sparse", "pecr", "dense", "own", "compressed", "folded")
+        order = [name for name in fastest if name in ways] + [name for name in ways if name not in fastest]
         return [{name: 10.0 * (1 + order.index(name)) for name in ways}] * 3
 
     monkeypatch.setattr(timing, "times_of", times_of)

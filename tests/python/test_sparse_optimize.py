@@ -119,7 +119,96 @@ def test_dense_stays_where_the_whole_does_not_gain(choose):
     assert type(optimized) is Net
     assert set(choices(optimized).values()) == {"dense"}
     assert fusedsc.sparse.report(optimized).taken_back
-    assert "all layers are dense again" in str(fusedsc.sparse.report(optimized))
+    assert "did not gain: all layers are dense again" in str(fusedsc.sparse.report(optimized))
+
+
+FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
+
+
+def is_in(model, name):
+    """Whether its convolutions' weights, of which no format but this is one, have it."""
+    weights = [one.weight for one in model.modules() if isinstance(one, nn.Conv2d) and one.kernel_size != (1, 1)]
+    return all(one.is_contiguous(memory_format=FORMATS[name]) for one in weights if one.shape[1] > 1)
+
+
+class Maps(nn.Module):
+    """Gives maps, by themselves and in a list, and what is none; and notes what its convolution reads."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 8, 3)
+
+    def forward(self, x, scale=None):
+        y = F.relu(self.conv(x))
+        return {"maps": [y, y + 1], "mean": y.mean((2, 3))}
+
+
+@pytest.mark.parametrize("way", ["dense", "ecr"])
+@pytest.mark.parametrize(("present", "other"), [("contiguous", "channels_last"), ("channels_last", "contiguous")])
+@pytest.mark.parametrize("kind", [Net, Maps])
+def test_the_other_memory_format(kind, present, other, way, choose):
+    """The dense network is taken in it where it is the fastest so, whatever its layers' choices are."""
+    choose(way, whole=f"dense, {other}")
+    model = network(kind).to(memory_format=FORMATS[present])
+    x = image().to(memory_format=FORMATS[present])
+    optimized = fusedsc.sparse.optimize(model, x, progress=False, verbose=False)
+    found = fusedsc.sparse.report(optimized)
+    assert set(found.whole.us) == {"dense", f"dense, {other}"} | ({"sparse"} if way == "ecr" else set())
+    assert (found.whole.taken, found.after_us) == (f"dense, {other}", found.whole.us[f"dense, {other}"])
+    assert (type(optimized), found.taken_back) == (kind, way == "ecr")
+    assert set(choices(optimized).values()) == {"dense"}
+    assert str(found).endswith(f"Taken: as it was, but {other}.")
+    assert (way == "ecr") == ("the network as a whole is faster without: all layers are dense" in str(found))
+    assert is_in(model, present)
+    assert not is_in(model, other)
+    assert fusedsc.sparse.restore(optimized) is model
+    again = {
+        "itself": optimized,
+        "copied": copy.deepcopy(optimized),
+        "saved": loaded(saved(optimized)),
+        "exported": torch.export.export(optimized, (x,)).module(),
+    }
+    with torch.no_grad():
+        expected = model(x)
+        for name, one in again.items():
+            assert name == "exported" or is_in(one, other)
+            read = []
+            if name != "exported":
+                conv = next(part for part in one.modules() if isinstance(part, nn.Conv2d))
+                conv.register_forward_pre_hook(lambda _, args, read=read: read.append(args[0]))
+            y = one(x)
+            assert all(args.is_contiguous(memory_format=FORMATS[other]) for args in read)
+            assert len(read) == (name != "exported")
+            torch.testing.assert_close(y, expected)
+            if kind is Maps:
+                for mine, theirs in zip(y["maps"], expected["maps"], strict=True):
+                    assert mine.stride() == theirs.stride(), "what it gives has the format that it had"
+
+
+def test_two_other_memory_formats(choose):
+    """Of a network whose weights have another one than its maps."""
+    choose("dense", whole="dense, contiguous")
+    model = network().to(memory_format=torch.channels_last)
+    optimized = fusedsc.sparse.optimize(model, image(), progress=False, verbose=False)
+    assert set(fusedsc.sparse.report(optimized).whole.us) == {"dense", "dense, contiguous", "dense, channels_last"}
+    assert is_in(optimized, "contiguous")
+
+
+def test_no_other_memory_format(choose):
+    """Where there is no convolution, or its maps and weights have both formats."""
+    choose("dense")
+    for model, x in ((nn.Linear(3, 4), torch.randn(2, 3)), (nn.Conv2d(1, 4, 1), torch.randn(2, 1, 5, 5))):
+        optimized = fusedsc.sparse.optimize(model.eval(), x, progress=False, verbose=False)
+        assert set(fusedsc.sparse.report(optimized).whole.us) == {"dense"}
+
+
+def test_a_memory_format_that_is_no_faster(choose):
+    choose("ecr", whole="sparse")
+    model = network()
+    optimized = fusedsc.sparse.optimize(model, image(), progress=False, verbose=False)
+    assert fusedsc.sparse.report(optimized).whole.taken == "sparse"
+    assert not optimized._forward_pre_hooks
+    assert is_in(model, "contiguous")
 
 
 OF_CHAIN = {"0": "compressed", "2": "compressed", "5": "compressed", "8": "dense", "11": "dense"}
@@ -487,7 +576,11 @@ def test_the_table(choose, capsys, unfused):
     depthwise = next(line for line in lines if line.startswith("depthwise")).split()
     assert depthwise[2:] == ["dense", "30", "40", "1.00"]
     assert "(it is called more than once)" in next(line for line in lines if line.startswith("twice"))
-    assert lines[-1] == ("6 of 8 convolutions skip zeros: the network takes 20 us before, 10 now. For inference only.")
+    assert lines[-2] == ("6 of 8 convolutions skip zeros: the network takes 20 us before, 10 now. For inference only.")
+    assert lines[-1] == (
+        "the whole network takes 20 us as it was, 80 us as it was, but channels_last, 10 us with its layers' choices. "
+        "Taken: with its layers' choices."
+    )
 
 
 def test_wrong_pooling_of_a_layer():

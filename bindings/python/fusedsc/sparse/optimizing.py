@@ -17,6 +17,7 @@ from ..arguments import integer
 from ..arguments import module as module_argument
 from .concatenations import Room
 from .folded import FoldedConv2d
+from .formats import in_format, other_formats
 from .layers import DenseConv2d, SparseConv2d
 from .measuring import measure
 from .regions import Region, find_regions
@@ -56,17 +57,20 @@ def optimize(
     :class:`fusedsc.sparse.CompressedMap` between them, too. A block that :func:`fusedsc.swap` has fused is timed as it
     is, and as its layers by themselves with what was chosen of each; it stays unless these are faster. Where
     concatenations grow from layer to layer, as in a dense block, that part of the network is timed with one map to
-    which each layer adds its channels, too. At last the whole network is timed, as it was and as it is; if it has not
-    gained, everything is dense again. After section 7 of seed 002 (OCPA).
+    which each layer adds its channels, too. At last the whole network is timed: as it was; as it was, but in the other
+    memory format (contiguous or channels_last), maps converted on their way in; and with these choices. The fastest is
+    taken, by the same rule; if it has none of the choices, everything is dense again. After section 7 of seed 002
+    (OCPA).
 
     On a GPU all are timed as captured CUDA graphs, with PyTorch's settings as they are (TF32, ``cudnn.benchmark``).
 
-    With ``compile`` the whole network is timed in four ways: as it was, with its layers' choices, and both of these
-    compiled by ``torch.compile(..., dynamic=False)``; the fastest is taken, by the same rule. A compiler that fails
-    leaves its way out, and the report says why. Of what is compiled the first call with other sizes, types or memory
-    formats, or in another grad mode, autocast or number of threads than here (``torch.no_grad()``), compiles anew. Of a
-    forward there are 8 graphs (``torch._dynamo.config.recompile_limit``): what would be another runs uncompiled. What
-    is traced has a forward of its own, other networks share that of their class.
+    With ``compile`` each of these networks is timed compiled by ``torch.compile(..., dynamic=False)``, too: six
+    ways in all. So what is taken is no slower than the fastest of PyTorch's dense networks: of either memory format, as
+    it is or compiled. A compiler that fails leaves its way out, and the report says why. Of what is compiled the first
+    call with other sizes, types or memory formats, or in another grad mode, autocast or number of threads than here
+    (``torch.no_grad()``), compiles anew. Of a forward there are 8 graphs (``torch._dynamo.config.recompile_limit``):
+    what would be another runs uncompiled. What is traced has a forward of its own, other networks share that of their
+    class.
 
     What was measured of a layer is kept beside the tuner's choices (``fusedsc cache path``) and not measured again: of
     the same sizes, types, settings and versions, with a share of zeros within 0.02. ``FUSEDSC_TUNE=0`` neither reads
@@ -115,6 +119,10 @@ def optimize(
         networks, to_compile = {"dense": model}, {}
         if compile:
             to_compile["dense"] = _plain(optimized, regions) or copy.deepcopy(model)
+        for name in other_formats(model, inputs):
+            networks[f"dense, {name}"] = in_format(copy.deepcopy(model), name, inputs)
+            if compile:
+                to_compile[f"dense, {name}"] = in_format(copy.deepcopy(to_compile["dense"]), name, inputs)
         if any(region.taken for region in regions):
             if compile:
                 apart = [replace(one, concatenations=None) for one in regions]
@@ -129,9 +137,7 @@ def optimize(
     if not any(isinstance(one, Room) for one in result.modules()):
         concatenations = [replace(one, are_joined=False) for one in concatenations]
     before_us, after_us = whole.us["dense"], whole.us[whole.taken]
-    found = SparseReport(
-        tuple(rows), before_us, after_us, taken_back, tuple(concatenations), whole if compile else None
-    )
+    found = SparseReport(tuple(rows), whole, before_us, after_us, taken_back, tuple(concatenations))
     _known[result] = found, model
     if whole.is_compiled:
         _known[result._orig_mod] = found, model

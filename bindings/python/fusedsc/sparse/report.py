@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from .formats import FORMATS
+
 __all__ = ["Concatenations", "LayerChoice", "SparseReport", "WholeNetwork"]
 
 
@@ -84,18 +86,15 @@ class Concatenations:
 
 
 AS_IT_WAS, CHOSEN = "as it was", "with its layers' choices"
-NETWORKS = {
-    "dense": AS_IT_WAS,
-    "sparse": CHOSEN,
-    "dense, compiled": f"{AS_IT_WAS} and compiled",
-    "sparse, compiled": f"{CHOSEN} and compiled",
-}
+NETWORKS = {"dense": AS_IT_WAS, "sparse": CHOSEN} | {f"dense, {name}": f"{AS_IT_WAS}, but {name}" for name in FORMATS}
+NETWORKS |= {f"{way}, compiled": f"{words} and compiled" for way, words in NETWORKS.items()}
 
 
 @dataclass(frozen=True)
 class WholeNetwork:
-    """The ways in which the whole network was timed: "dense", as it was; "sparse", with its layers' choices, if there
-    are any; "dense, compiled" and "sparse, compiled"."""
+    """The ways in which the whole network was timed: "dense", as it was; "dense, channels_last" or "dense, contiguous",
+    as it was in the memory format that it did not have; "sparse", with its layers' choices, if there are any; and where
+    compiling was asked for, each of these again, as "dense, compiled"."""
 
     taken: str
     us: Mapping[str, float]
@@ -130,6 +129,8 @@ class SparseReport:
     """What :func:`fusedsc.sparse.optimize` found; printing it gives a table."""
 
     layers: tuple[LayerChoice, ...]
+    whole: WholeNetwork
+    """The whole network in up to three ways, or six where compiling was asked for."""
     before_us: float
     """Of the whole network, as it was."""
     after_us: float
@@ -138,13 +139,11 @@ class SparseReport:
     """Whether layers gained by themselves, but the whole network did not: then all of them are dense."""
     concatenations: tuple[Concatenations, ...] = ()
     """Of those parts that have any that grow."""
-    whole: WholeNetwork | None = None
-    """The whole network in up to four ways; None where compiling was not asked for."""
 
     @property
     def compiled(self) -> bool:
         """Whether the network is compiled now."""
-        return self.whole is not None and self.whole.is_compiled
+        return self.whole.is_compiled
 
     def __str__(self) -> str:
         times = "dense us|own us|ECR us|PECR us|folded us"
@@ -192,11 +191,9 @@ class SparseReport:
                 f"where each layer adds to one map; {'so it is' if found.are_joined else 'they stay'}"
             )
         if self.taken_back:
-            without = "is faster without" if self.compiled else "did not gain"
+            without = "did not gain" if self.whole.taken == "dense" else "is faster without"
             lines.append(f"the network as a whole {without}: all layers are dense again")
-        if self.whole is not None:
-            lines += [*self.whole.failures(), str(self.whole)]
-        return "\n".join(lines)
+        return "\n".join([*lines, *self.whole.failures(), str(self.whole)])
 
 
 def _number(microseconds: float | None) -> str:

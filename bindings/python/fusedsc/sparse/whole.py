@@ -1,4 +1,5 @@
-"""Which whole network is the fastest: as it was, with what was chosen of its layers, or one of these compiled."""
+"""Which whole network is the fastest: as it was, so in another memory format, with what was chosen of its layers, or
+one of these compiled."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ def taken_network(
 
     Args:
         networks: "dense", the model as it was, which stays unless another is clearly faster: then a copy of it is
-            returned; and "sparse", with its layers' choices, if there are any.
+            returned; "dense, channels_last" or "dense, contiguous", where it runs in another memory format; and
+            "sparse", with its layers' choices, if there are any.
         to_compile: the same as they are to be compiled, and not the model itself; or none.
     """
     timed = dict(networks)
