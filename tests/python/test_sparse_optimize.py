@@ -194,6 +194,29 @@ def test_two_other_memory_formats(choose):
     assert is_in(optimized, "contiguous")
 
 
+class Viewed(nn.Module):
+    """Its view is none of a channels_last map."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+
+    def forward(self, x):
+        y = self.conv(x)
+        return y.view(len(y), -1)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_memory_format_that_does_not_run(choose, compiled):
+    choose("dense", whole="dense")
+    report = fusedsc.sparse.report(
+        fusedsc.sparse.optimize(Viewed().eval(), image(), compile=compiled, progress=False, verbose=False)
+    )
+    assert set(report.whole.us) == {"dense"} | ({"dense, compiled"} if compiled else set())
+    assert list(report.whole.failed) == ["dense, channels_last"]
+    assert "the network does not run as it was, but channels_last: RuntimeError: view size" in str(report)
+
+
 def test_no_other_memory_format(choose):
     """Where there is no convolution, or its maps and weights have both formats."""
     choose("dense")

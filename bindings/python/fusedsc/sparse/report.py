@@ -115,8 +115,13 @@ class WholeNetwork:
         """Each reason once."""
         found = []
         for reason in dict.fromkeys(self.failed.values()):
-            ways = [way.partition(",")[0] for way, why in self.failed.items() if why == reason]
-            found.append(f"torch.compile failed of the network {' and '.join(NETWORKS[way] for way in ways)}: {reason}")
+            ways = [way for way, why in self.failed.items() if why == reason]
+            compiled = [NETWORKS[way.removesuffix(", compiled")] for way in ways if way.endswith(", compiled")]
+            found += [
+                f"the network does not run {NETWORKS[way]}: {reason}" for way in ways if not way.endswith(", compiled")
+            ]
+            if compiled:
+                found.append(f"torch.compile failed of the network {' and '.join(compiled)}: {reason}")
         return found
 
     def __str__(self) -> str:

@@ -43,20 +43,31 @@ def taken_network(
             "sparse", with its layers' choices, if there are any.
         to_compile: the same as they are to be compiled, and not the model itself; or none.
     """
-    timed = dict(networks)
-    failed = {}
+    timed, failed = {}, {}
+    for name, network in networks.items():
+        try:
+            if name not in ("dense", "sparse"):
+                network(*inputs)  # a view may be one of the other format only
+            timed[name] = network
+        except Exception as error:  # of the network: whatever it is
+            failed[name] = _said(error)
     for name, network in to_compile.items():
+        if name not in timed:
+            continue
         try:
             timed[f"{name}, compiled"] = _compiled(network, inputs)
         except Exception as error:  # of the compiler: whatever it is
-            error = getattr(error, "inner_exception", error)  # what a backend raised
-            first_line = str(error).strip().partition("\n")[0]
-            failed[f"{name}, compiled"] = f"{type(error).__name__}: {first_line}"
+            failed[f"{name}, compiled"] = _said(getattr(error, "inner_exception", error))  # what a backend raised
     ways = {name: partial(network, *inputs) for name, network in timed.items()}
     device = inputs[0].device.type
     taken, us = timing.faster_way("dense", timing.times_of(ways, "dense", device))
     result = copy.deepcopy(timed["dense"]) if taken == "dense" else timed[taken]
     return result, WholeNetwork(taken, us, failed)
+
+
+def _said(error: Exception) -> str:
+    first_line = str(error).strip().partition("\n")[0]
+    return f"{type(error).__name__}: {first_line}"
 
 
 def _compiled(network: nn.Module, inputs: tuple[Tensor, ...]) -> nn.Module:
