@@ -66,7 +66,8 @@ def optimize(
 
     With ``compile`` each of these networks is timed compiled by ``torch.compile(..., dynamic=False)``, too: six
     ways in all. So what is taken is no slower than the fastest of PyTorch's dense networks, of either memory format,
-    as it is or compiled, but for the 2% by which another has to be faster. A compiler that fails leaves its way out, and the report says why. Of what is compiled the first
+    as it is or compiled, but for the 2% by which another has to be faster. A compiler that fails
+    leaves its way out, and the report says why. Of what is compiled the first
     call with other sizes, types or memory formats, or in another grad mode, autocast or number of threads than here
     (``torch.no_grad()``), compiles anew. Of a forward there are 8 graphs (``torch._dynamo.config.recompile_limit``):
     what would be another runs uncompiled. What is traced has a forward of its own, other networks share that of their
