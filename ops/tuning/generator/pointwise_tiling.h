@@ -62,10 +62,6 @@ struct PointwiseResources {
 };
 PointwiseResources resources_of(const PointwiseTiling& tiling, const DeviceLimits& limits, int accumulator = 4);
 
-/// The registers that a compiler gives the kernel (ops/forward/pointwise/generated): Eq. 6 with what was seen in
-/// kernels of many tilings in place of the 30 that the paper leaves to the compiler.
-int estimated_registers(const PointwiseTiling& tiling, const DeviceLimits& limits, int accumulator = 4);
-
 struct PointwiseExtents {
   std::int64_t positions = 0;  ///< of all images
   std::int64_t outputs = 0;    ///< channels of a group
