@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 import torch
 from torch import Tensor, fx, nn
@@ -36,10 +37,10 @@ def in_format(network: nn.Module, name: str, inputs: tuple[Tensor, ...]) -> nn.M
     if isinstance(network, fx.GraphModule):
         _convert_in_graph(network, name, given)
     else:
-        # Behind any hook that changes what the network is called with, and what it gives.
-        network.register_forward_pre_hook(_Inputs(name), with_kwargs=True)
+        # Behind any hook that changes what the network is called with, and what it gives. Saved with the network.
+        network.register_forward_pre_hook(partial(_converted_inputs, name), with_kwargs=True)
         if given:
-            network.register_forward_hook(_Results(given))
+            network.register_forward_hook(partial(_converted_results, given))
     return network
 
 
@@ -58,24 +59,12 @@ def _converted(value: object, name: str) -> object:
     return value.contiguous(memory_format=FORMATS[name])
 
 
-class _Inputs:
-    """A hook in front of a network. Hooks are classes here, as they are saved with the network."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __call__(self, module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-        return tree_map(lambda value: _converted(value, self.name), (args, kwargs))
+def _converted_inputs(name: str, module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+    return tree_map(partial(_converted, name=name), (args, kwargs))
 
 
-class _Results:
-    """A hook behind it."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __call__(self, module: nn.Module, args: tuple, results: object) -> object:
-        return tree_map(lambda value: _converted(value, self.name), results)
+def _converted_results(name: str, module: nn.Module, args: tuple, results: object) -> object:
+    return tree_map(partial(_converted, name=name), results)
 
 
 def _convert_in_graph(network: fx.GraphModule, name: str, given: str) -> None:
