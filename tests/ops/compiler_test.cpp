@@ -13,6 +13,7 @@
 #include "fusedsc/tuning/compiler/binaries.h"
 #include "fusedsc/tuning/compiler/device_headers.h"
 #include "fusedsc/tuning/store/store.h"
+#include "ops/run_time_compilers.h"
 
 namespace fusedsc::tuning {
 namespace {
@@ -59,7 +60,8 @@ class RunTimeCompiler : public testing::Test {
   }
 
   static bool has_nvrtc() {
-    return in_process([] { return runtime_compiler(CompilerKind::nvrtc).why_not().empty() ? 0 : 1; }) == 0;
+    const bool has = in_process([] { return runtime_compiler(CompilerKind::nvrtc).why_not().empty() ? 0 : 1; }) == 0;
+    return can_compile(CompilerKind::nvrtc, has ? "" : "there is no nvrtc here");
   }
   /// How many texts a process compiles that wants this one; 50: it gets something else.
   static int compiled_by_process(const std::string& text) {

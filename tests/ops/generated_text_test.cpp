@@ -8,6 +8,7 @@
 #include "fusedsc/forward/pointwise/generated/pointwise_generated.h"
 #include "fusedsc/tuning/compiler/amd_code.h"
 #include "fusedsc/tuning/compiler/compiler.h"
+#include "ops/run_time_compilers.h"
 
 namespace fusedsc::tuning {
 namespace {
@@ -86,7 +87,8 @@ std::vector<Config> some_of(const Configs& configs, std::size_t most) {
 class GeneratedText : public testing::TestWithParam<CompilerKind> {
  protected:
   void SetUp() override {
-    if (!runtime_compiler(GetParam()).why_not().empty()) GTEST_SKIP() << runtime_compiler(GetParam()).why_not();
+    const std::string& why_not = runtime_compiler(GetParam()).why_not();
+    if (!can_compile(GetParam(), why_not)) GTEST_SKIP() << why_not;
   }
 
   /// Those of the compiler.
