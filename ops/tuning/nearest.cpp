@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <tuple>
 #include <utility>
 
 namespace fusedsc::tuning {
@@ -35,6 +36,9 @@ std::optional<Images> next_images(std::string_view problem, std::size_t from) {
   return std::nullopt;
 }
 
+/// The key of what is alike.
+std::string key(const ForAnyBatch& any) { return for_any_16_bits(any.text); }
+
 double distance(std::int64_t a, std::int64_t b) {
   return std::abs(std::log2(static_cast<double>(a) / static_cast<double>(b)));
 }
@@ -56,24 +60,41 @@ std::optional<ForAnyBatch> for_any_batch(std::string_view problem) {
   return result;
 }
 
+std::string for_any_16_bits(std::string_view problem) {
+  std::string result(problem);
+  if (problem.find(" gpu") == std::string_view::npos) return result;
+  constexpr std::string_view kName = "bfloat16";
+  for (auto at = result.find(kName); at != std::string::npos; at = result.find(kName, at)) result.erase(at, 1);
+  return result;
+}
+
 void Nearest::add(Entry entry) {
-  if (const auto any = for_any_batch(entry.problem)) entries_[any->text].emplace(any->batch, std::move(entry));
+  if (const auto any = for_any_batch(entry.problem)) entries_[key(*any)].emplace(any->batch, std::move(entry));
 }
 
 std::vector<const Entry*> Nearest::of(std::string_view problem) const {
   const auto any = for_any_batch(problem);
-  const auto found = any ? entries_.find(any->text) : entries_.end();
+  const auto found = any ? entries_.find(key(*any)) : entries_.end();
   if (found == entries_.end()) return {};
-  std::vector<std::pair<double, const Entry*>> near;
+  struct Near {
+    double distance;
+    bool is_other_type;
+    const Entry* entry;
+  };
+  std::vector<Near> near;
   for (auto entry = found->second.rbegin(); entry != found->second.rend(); ++entry) {
     const std::int64_t batch = entry->first;
-    if (batch == any->batch || batch > any->batch * kMostTimes || batch * kMostTimes < any->batch) continue;
-    near.emplace_back(distance(batch, any->batch), &entry->second);
+    if (entry->second.problem == problem) continue;  // what was found unfit for it
+    if (batch > any->batch * kMostTimes || batch * kMostTimes < any->batch) continue;
+    const bool is_other_type = for_any_batch(entry->second.problem)->text != any->text;
+    near.push_back({distance(batch, any->batch), is_other_type, &entry->second});
   }
-  std::stable_sort(near.begin(), near.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::stable_sort(near.begin(), near.end(), [](const Near& a, const Near& b) {
+    return std::tie(a.distance, a.is_other_type) < std::tie(b.distance, b.is_other_type);
+  });
   std::vector<const Entry*> result;
   result.reserve(near.size());
-  for (const auto& [distance, entry] : near) result.push_back(entry);
+  for (const Near& one : near) result.push_back(one.entry);
   return result;
 }
 

@@ -1,4 +1,5 @@
-/// A choice that was measured for the same layer and another number of images: taken where there is none for this one.
+/// A choice that was measured for the same layer and another number of images, or on a GPU for the other type of 16
+/// bits: taken where there is none for this one.
 #pragma once
 
 #include <cstdint>
@@ -21,6 +22,10 @@ struct ForAnyBatch {
 /// Nothing where the text does not begin with x, or x has no image.
 std::optional<ForAnyBatch> for_any_batch(std::string_view problem);
 
+/// A problem's text in which both types of 16 bits are one, if it is a GPU's: there they move the same bytes, and one
+/// speed of instructions takes both. A CPU converts them in different ways.
+std::string for_any_16_bits(std::string_view problem);
+
 /// Entries of one role, by what they are for.
 class Nearest {
  public:
@@ -29,11 +34,12 @@ class Nearest {
 
   void add(Entry entry);
   /// Of those that may stand in for the problem: the nearest number of images first, of two at the same distance the
-  /// larger one; of the same number what was added last.
+  /// larger one; of the same number the problem's own type first, then what was added last.
   std::vector<const Entry*> of(std::string_view problem) const;
 
  private:
-  std::map<std::string, std::multimap<std::int64_t, Entry>, std::less<>> entries_;  ///< by text, by batch
+  std::map<std::string, std::multimap<std::int64_t, Entry>, std::less<>>
+      entries_;  ///< by text of any batch and type, by batch
 };
 
 }  // namespace fusedsc::tuning

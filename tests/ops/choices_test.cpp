@@ -175,6 +175,39 @@ TEST_F(ChoicesTest, Nearest) {
   EXPECT_EQ(ran(), "cpu: nearest") << "of the table";
 }
 
+/// On a GPU a type of 16 bits takes what was measured for the other one; its own counts before, and nearer batches.
+TEST(NearestOfTypes, BothOf16Bits) {
+  const auto problem = [](int batch, const char* type, const char* device) {
+    const auto tensor = [&](const char* name, int images) {
+      return std::string(name) + "=" + type + "[" + std::to_string(images) + ",32,7,7] channels_last " + device;
+    };
+    return tensor("x", batch) + ", " + tensor("weight", 32) + ", " + tensor("y", batch);
+  };
+  tuning::Nearest nearest;
+  const auto add = [&](std::string text, const char* kernel) {
+    Entry entry;
+    entry.problem = std::move(text);
+    entry.best.kernel = kernel;
+    nearest.add(std::move(entry));
+  };
+  const auto found = [&](const std::string& text) {
+    std::string kernels;
+    for (const Entry* entry : nearest.of(text)) kernels += entry->best.kernel + " ";
+    return kernels;
+  };
+  add(problem(8, "float16", "gpu"), "half8");
+  add(problem(16, "float16", "gpu"), "half16");
+  add(problem(16, "bfloat16", "gpu"), "brain16");
+  add(problem(8, "float32", "gpu"), "float8");
+  add(problem(8, "float16", "cpu"), "cpu8");
+  EXPECT_EQ(found(problem(8, "bfloat16", "gpu")), "half8 brain16 half16 ");
+  EXPECT_EQ(found(problem(16, "bfloat16", "gpu")), "half16 half8 ") << "not what was found unfit for it";
+  EXPECT_EQ(found(problem(16, "float16", "gpu")), "brain16 half8 ");
+  EXPECT_EQ(found(problem(8, "bfloat16", "cpu")), "") << "a CPU's types differ in time";
+  EXPECT_EQ(found(problem(16, "float32", "gpu")), "float8 ");
+  EXPECT_EQ(tuning::for_any_16_bits(problem(8, "bfloat16", "gpu")), problem(8, "float16", "gpu"));
+}
+
 TEST(ForAnyBatch, OnlyImagesDiffer) {
   const auto any = [](const char* problem) {
     const auto found = tuning::for_any_batch(problem);

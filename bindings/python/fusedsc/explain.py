@@ -38,7 +38,7 @@ class Candidate:
     why: str = ""
     """Why it is taken: "forced"; "given" (as the argument ``config``); "pinned" (:func:`fusedsc.tuning.pin`); "tuned,
     12.3 us" (measured here: :func:`fusedsc.tune`); "table, 12.3 us" (measured elsewhere); "nearest" (for another number
-    of images); "prior" (rules); "the first that can"."""
+    of images, or the other type of 16 bits); "prior" (rules); "the first that can"."""
 
 
 @dataclass(frozen=True)
