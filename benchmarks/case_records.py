@@ -18,10 +18,9 @@ from .limit import Limited, show_threads_when_stopped
 from .measure import Machine, keep_freed_memory, machine_of, time_in_turns
 from .records import Record
 from .suites import Case, Selection
-from .workloads import COMPILED
+from .workloads import COMPILED, OURS
 from .workloads.trained_network import TrainedNetwork
 
-OURS = "ours"
 CLOCKS = {"wall": "perf_counter", "thread": "thread_time"}
 
 

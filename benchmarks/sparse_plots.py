@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from .records import Record, measured, type_of
-from .sparse_gains import converting, split
+from .sparse_gains import converting, gain_by_choice, split
 from .workloads.sparse import CSR, CSR_CONVERSION, ONE_OUTPUT, ONES
 
 OPERATORS = {"ecr_conv2d": "ECR", "pecr_conv2d": "PECR"}
@@ -48,9 +48,11 @@ def splits(records: list[Record], title: str) -> Figure:
 
 def gains_over(key: str, label: str, records: list[Record], title: str) -> Figure:
     """Figs. 11 and 12: the gain over what is varied; a column per operator, a row per type and layout. Dashed: of a map
-    of ones."""
+    of ones; dotted: with the measured choice."""
     operators = list(dict.fromkeys(record["op"] for record in records))
-    figure, rows = _rows(records, f"PyTorch's time over ours; dashed: of a map of ones\n{title}", len(operators))
+    figure, rows = _rows(
+        records, f"PyTorch's time over ours; dashed: of a map of ones; dotted: by choice\n{title}", len(operators)
+    )
     panels = [(axes, chosen, operator) for row, chosen in rows for axes, operator in zip(row, operators, strict=True)]
     for axes, chosen, operator in panels:
         for layer in dict.fromkeys(record["layer"] for record in chosen if record["op"] == operator):
@@ -59,6 +61,8 @@ def gains_over(key: str, label: str, records: list[Record], title: str) -> Figur
             (line,) = axes.plot(at, [record["ratio"] for record in points], marker="o", markersize=3, label=layer)
             ones = [record["pytorch_us"] / record["us_beside"][ONES] for record in points]
             axes.plot(at, ones, linestyle="--", linewidth=0.8, color=line.get_color())
+            by_choice = [gain_by_choice(record) for record in points]
+            axes.plot(at, by_choice, linestyle=":", color=line.get_color())
         axes.set(title=f"{OPERATORS[operator]}, {axes.get_title()}", xlabel=label, ylabel="times PyTorch's speed")
         if key == "batch":
             batches = sorted({record["batch"] for record in chosen})

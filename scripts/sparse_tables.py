@@ -12,7 +12,7 @@ from sparse_paper import beside_the_paper, layers_beside_the_paper
 
 from benchmarks import sparse_bounds
 from benchmarks.records import Record, mean_ratio, type_of
-from benchmarks.sparse_gains import split, split_network
+from benchmarks.sparse_gains import gain_by_choice, split, split_network
 
 GPU = "h200"
 SPARSE_NETWORKS = ("vgg19", "resnet50", "densenet121", "regnet_x_16gf")
@@ -31,12 +31,12 @@ def sparse_on_gpu() -> str:
     rows = []
     for record, other in zip(without, with_tf32, strict=True):
         times = [record["ours_us"], record["us_beside"]["ours, ones"], record["pytorch_us"], other["pytorch_us"]]
-        gains = (f"{gain:.2f}" for gain in (record["ratio"], other["ratio"], gain_of_choice(other)))
+        gains = (f"{gain:.2f}" for gain in (record["ratio"], other["ratio"], gain_by_choice(other)))
         rows.append((record["case"], f"{record['zeros']:.2f}", *(f"{us:.1f}" for us in times), *gains))
     for layout, name in (("channels_last", "without pooling"), ("contiguous", "the same, contiguous maps")):
         plain, other = ([record for record in records if not record["pool"]] for records in layers_on_gpu(layout))
         if plain and other:
-            means = (mean_ratio(plain), mean_ratio(other), geometric_mean(map(gain_of_choice, other)))
+            means = (mean_ratio(plain), mean_ratio(other), geometric_mean(map(gain_by_choice, other)))
             rows.append((f"geometric mean, {name}", "", "", "", "", "", *(f"**{mean:.2f}**" for mean in means)))
     gains = ("gain", "gain over TF32", "with the choice")
     numbers = ("zeros", "ours us", "ones us", "PyTorch us", "PyTorch us, TF32", *gains)
@@ -65,7 +65,7 @@ def sparse_types() -> str:
     for dtype in ("float32", "float16", "bfloat16"):
         same = {"dtype": dtype, "layout": "channels_last", "batch": 1}
         layers = [record for record in of(results(f"{GPU}/sparse"), **same) if not record["pool"]]
-        choice = geometric_mean(map(gain_of_choice, layers))
+        choice = geometric_mean(map(gain_by_choice, layers))
         slower = sum(record["ratio"] < 1 for record in layers)
         cells = (f"{mean_ratio(layers):.2f}", f"{choice:.2f}", f"{slower} of {len(layers)}")
         networks = {record["case"]: record for record in of(results(f"{GPU}/sparse_network"), **same)}
@@ -90,12 +90,6 @@ def sparse_on_cpu() -> str:
     rows.append(("geometric mean, without pooling", "", "", "", last, "", contiguous))
     numbers = ("zeros", "PyTorch us", "ours us, channels_last", "gain", "ours us, contiguous", "gain")
     return table(("layer", *numbers), rows, len(numbers))
-
-
-def gain_of_choice(record: Record) -> float:
-    """Where the fastest is taken of what skips zeros, our dense convolution and PyTorch's."""
-    ours = (record["ours_us"], record["us_beside"].get("ours, dense", record["ours_us"]))
-    return record["pytorch_us"] / min(*ours, record["pytorch_us"])
 
 
 def zeros() -> str:

@@ -17,6 +17,7 @@ Run = Callable[[int], object]
 """Does the work once, on the set of tensors of that number."""
 
 Compiler = Callable[[Callable], Callable]
+OURS = "ours"
 EAGER, COMPILED = "eager", "compiled"
 """What names of PyTorch's variants begin with."""
 LAYOUTS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}

@@ -9,9 +9,9 @@ from torch import nn
 
 from fusedsc.nn import DepthwiseConv2d, PointwiseConv2d
 
-from . import Place, Run, Workload, check_same, count, without_failed
+from . import OURS, Place, Run, Workload, check_same, count, without_failed
 from .convolution import TOLERANCES, Convolution
-from .network import OURS, uncaptured
+from .network import uncaptured
 
 
 def module(conv: Convolution, direction: str, place: Place) -> Workload:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from statistics import median
 
 import torch
 import torch.nn.functional as F
@@ -11,9 +12,9 @@ from torch import Tensor, nn
 
 import fusedsc
 from fusedsc import functional
-from fusedsc.sparse import pack_weight
+from fusedsc.sparse import pack_weight, timing
 
-from . import Compiler, Place, Run, Workload, check_same, count, without_failed
+from . import OURS, Compiler, Place, Run, Workload, check_same, count, without_failed
 from .convolution import TOLERANCES
 from .counting import count_zeros
 from .csr import CsrConvolution, is_offered
@@ -108,6 +109,8 @@ def sparse(layer: SparseConvolution, place: Place) -> Workload:
     * one output channel: hardly more than compressing the map;
     * of pointwise layers our dense kernel, with TF32 as PyTorch has it;
     * the product of a CSR matrix by PyTorch, with the conversion in it, and the conversion by itself.
+
+    The record also says which of them is taken where the choice is measured (``choice``), before they are timed.
     """
     x, ones = layer.map(place), place.random(*layer.x_shape).fill_(1)
     weight = place.random(layer.out_channels, layer.channels, layer.kernel, layer.kernel)
@@ -164,8 +167,28 @@ def sparse(layer: SparseConvolution, place: Place) -> Workload:
     counts = count_zeros(x, layer.out_channels, *((n, n) for n in (layer.kernel, layer.stride, layer.padding)))
     facts = {"layer": layer.label, "percent": layer.zeros, "stride": layer.stride, "pool": layer.pool, **counts.facts()}
     facts |= failed | layer.config(x, weights[0], packs[0])
+    ours_of = {OURS: ours(x)} | {name: beside[name] for name in (UNFUSED, DENSE) if name in beside}
+    facts["choice"] = chosen(pytorch, ours_of, sets, place.device)
     fewer = {CSR_CONVERSION: 1}
     return Workload(ours(x), pytorch, touched, layer.operations, sets, beside, fewer, facts)
+
+
+@torch.no_grad()
+def chosen(pytorch: dict[str, Run], ours: dict[str, Run], sets: int, device: str) -> str:
+    """The name of what ``fusedsc.sparse.optimize`` would take by its rule: PyTorch's fastest, unless one of ours is
+    clearly faster. Its measurement is another one than that of the record's times, but on as many sets of tensors."""
+
+    def way(run: Run) -> Callable[[], None]:
+        def call() -> None:
+            for i in range(sets):
+                run(i)
+
+        return call
+
+    ways = {name: way(run) for name, run in (pytorch | ours).items()}
+    rounds = timing.times_of(ways, next(iter(pytorch)), device)
+    fastest = min(pytorch, key=lambda name: median(one[name] for one in rounds))
+    return timing.faster_way(fastest, rounds)[0]
 
 
 def _by_csr(x: Tensor, convolutions: list[nn.Conv2d], behind: Callable[[Tensor], Tensor]) -> dict[str, Run]:

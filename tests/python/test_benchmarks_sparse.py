@@ -3,6 +3,7 @@
 import json
 import math
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from rich.console import Console
 
 from benchmarks import __main__ as benchmarks
 from benchmarks import measure, report, sparse_cases, sparse_gains, suites, zeros
-from benchmarks.workloads import Place, counting, csr, trained_network
+from benchmarks.workloads import Place, counting, csr, sparse, trained_network
 from benchmarks.workloads.sparse import SparseConvolution
 from benchmarks.workloads.sparse_network import SparseNetwork, check_precision, counts_of
 from fusedsc import functional
@@ -89,10 +90,42 @@ def test_gains_are_split(run):
             assert ("ours, dense" in beside) == (not pooled and record["stride"] == 1)
             assert record["config"].split("/")[0] in ("cpu", "gpu_lists")
             assert record["chosen_by"]
+            ours = {"ours"} | ({"ours, unfused", "ours, dense"} & beside.keys())
+            assert record["choice"] in ours | record["pytorch_us_of_all"].keys()
             factors = sparse_gains.split(record)
             assert list(factors) == ["launch", "fusion", "zeros"]
             assert math.isclose(math.prod(factors.values()), record["ratio"], rel_tol=1e-3)
             assert pooled or factors["fusion"] == 1
+
+
+def sleeping(milliseconds):
+    return lambda i: time.sleep(milliseconds / 1e3)
+
+
+@pytest.mark.parametrize(
+    ("ours", "dense", "taken"),
+    [(4, 9, "ours"), (9, 4, "ours, dense"), (9, 14, "eager channels_last"), (8, 8, "eager channels_last")],
+)
+def test_the_choice_is_measured(ours, dense, taken):
+    pytorch = {"eager contiguous": sleeping(12), "eager channels_last": sleeping(8)}
+    assert sparse.chosen(pytorch, {"ours": sleeping(ours), "ours, dense": sleeping(dense)}, 2, "cpu") == taken
+
+
+def test_the_choice_is_measured_on_all_sets():
+    """What is fast on the first alone is not fast."""
+    ours = {"ours": lambda i: time.sleep(0.02 if i else 0)}
+    assert sparse.chosen({"eager contiguous": sleeping(3)}, ours, 1, "cpu") == "ours"
+    assert sparse.chosen({"eager contiguous": sleeping(3)}, ours, 3, "cpu") == "eager contiguous"
+
+
+def test_the_gain_by_choice_is_of_the_records_times():
+    times = {"pytorch_us": 8.0, "pytorch_us_of_all": {"eager contiguous": 8.0, "eager channels_last": 10.0}}
+    record = times | {"ours_us": 5.0, "us_beside": {"ours, dense": 4.0, "ours, ones": 1.0}}
+    for choice, gain in (("ours", 1.6), ("ours, dense", 2.0), ("eager channels_last", 0.8)):
+        assert sparse_gains.gain_by_choice(record | {"choice": choice}) == gain
+    before = record | {"pytorch_variant": "eager contiguous"}
+    assert sparse_gains.gain_by_choice(before) == 2.0
+    assert sparse_gains.gain_by_choice(before | {"ours_us": 9.0, "us_beside": {"ours, dense": 9.0}}) == 1.0
 
 
 def test_networks_have_their_layers(run):
