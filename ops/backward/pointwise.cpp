@@ -19,7 +19,7 @@ bool never(const PointwiseBackwardArguments& /*a*/) { return false; }
 
 const Ranked kRanked[] = {
 #ifdef FUSEDSC_GPU
-    {tuning::kernel_of<pointwise_backward_skinny>()},
+    {tuning::kernel_of<pointwise_backward_skinny>(), suits_pointwise_skinny},
 #endif
 #ifdef FUSEDSC_HOPPER
     {tuning::kernel_of<pointwise_backward_hopper_n_resident>(), suits_pointwise_n_resident},
