@@ -5,6 +5,7 @@
   python -m benchmarks.sweep --device cuda --suite other_networks --dtype float16 --layout channels_last
   python -m benchmarks.sweep --device cuda --table                          and ops/tuning/tables/<gpu>.json
   python -m benchmarks.sweep --device cuda --rows --budget 480              rows that rankers are fitted to
+  python -m benchmarks.sweep --device cuda --rows /tmp/now --like e31fab0   what rows of that commit took, once more
 
 Each problem is measured as fusedsc.tune does it (docs/tuning.md), with more candidates. With --rows all candidates are
 measured once, cheaply, and all times are kept: in ops/tuning/measurements/<gpu>/. What was measured before, and what
@@ -37,6 +38,7 @@ from fusedsc.tune_report import TunedProblem, TuningReport
 from . import rows
 from .__main__ import whole_number
 from .measure import commit, machine_of
+from .rows.journal import of_commit, read_rows
 from .suites import DTYPES, INFERENCE_NETWORKS, LAYOUTS, OTHER_NETWORKS, Selection
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -80,12 +82,17 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
                         help="write the table of this device there (default: ops/tuning/tables)")  # fmt: skip
     parser.add_argument("--rows", nargs="?", type=Path, const=MEASUREMENTS, metavar="FOLDER",
                         help="measure rows, into a folder there (default: ops/tuning/measurements)")  # fmt: skip
+    parser.add_argument("--like", metavar="COMMIT",
+                        help="with --rows: of problems that ops/tuning/measurements has of that commit, what was taken "
+                        "or the fastest, and what is taken now; python -m benchmarks.again compares")  # fmt: skip
     parser.add_argument("--commit", default=commit() or "unknown", help="what is measured, if git cannot say it")
     options = parser.parse_args(arguments)
     if options.budget is not None and not options.budget > 0:
         parser.error(f"--budget: it is {options.budget:g}; it must be more than 0 seconds")
     if options.candidates < 2:
         parser.error(f"--candidates: it is {options.candidates}; it must be at least 2")
+    if options.like and (options.rows is None or options.rows.resolve() == MEASUREMENTS):
+        parser.error("--like: it needs --rows FOLDER of another folder, as what is measured would replace those rows")
     return options
 
 
@@ -221,7 +228,13 @@ def measure_rows(options: argparse.Namespace) -> int:
         options.device, gpu, options.commit, tuple(options.suite or SUITES), tuple(options.batch or ()),
         tuple(options.dtype), tuple(options.layout), options.candidates, options.budget or WEEK, options.again,
         str((options.rows / gpu).resolve()), str((options.store / "rows" / f"{gpu}.jsonl").resolve()),
+        str(MEASUREMENTS / gpu) if options.like else "", options.like or "",
     )  # fmt: skip
+    try:
+        if options.like:
+            of_commit(read_rows(Path(task.like)), options.like)
+    except ValueError as error:
+        raise UserError(f"--like: {error}") from error
     try:
         return rows.supervisor.measure(task)
     except (OSError, ValueError) as error:

@@ -46,6 +46,15 @@ def add(rows: Rows, row: Row) -> None:
         mine.failed.pop(choice, None)
 
 
+def of_commit(rows: Rows, commit: str) -> dict[tuple[str, str], Row]:
+    """Those of a commit, by role and problem. Raises ValueError if there are none."""
+    found = {(row.role, row.problem): row for row in rows.values() if row.commit == commit}
+    if not found:
+        there = ", ".join(sorted({row.commit for row in rows.values()})) or "none"
+        raise ValueError(f"there are no rows of commit {commit}; those there are of: {there}")
+    return found
+
+
 def replace_older(rows: Rows, new: Rows) -> None:
     """Adds the new ones, of which the last were measured last. A problem's rows are of one commit, the last with any
     times: those of others go."""

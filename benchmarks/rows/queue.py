@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .journal import kernel_of
+from .journal import Row, kernel_of
 
 FIRST = re.compile(r"\bx=(?P<dtype>\w+)\[[\d,]*\] (?P<layout>channels_last|contiguous)?")
 WEIGHTS = {"float16": 2.0, "channels_last": 2.0}
@@ -75,3 +75,9 @@ def sample(problem: Problem, taken: str, candidates: Sequence[str], most: int) -
         found += [own[place] for own in by_kernel.values() if place < len(own)]
         place += 1
     return found[:most]
+
+
+def like(before: Row, taken: str) -> list[str]:
+    """What is taken now; what of ``before`` was taken then, and was the fastest."""
+    fastest = min(before.us, key=before.us.__getitem__, default=taken)
+    return list(dict.fromkeys((taken, before.taken, fastest)))

@@ -26,6 +26,10 @@ class Task:
     again: bool
     folder: str
     journal: str
+    like: str = ""
+    """A folder of rows: of a problem, only what of these was taken or the fastest, and what is taken now; no other."""
+    like_commit: str = ""
+    """The rows there that count."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

@@ -19,8 +19,8 @@ import fusedsc
 from fusedsc.measuring import memory_for
 
 from ..measure import machine_of
-from .journal import Journal, Row, Rows, read_journal, read_rows, write_whole
-from .queue import Problem, Queue, sample
+from .journal import Journal, Row, Rows, of_commit, read_journal, read_rows, write_whole
+from .queue import Problem, Queue, like, sample
 from .subjects import subjects
 from .task import BROKEN, Task, doing_file
 from .timing import CpuTimer, GpuTimer, timer_of
@@ -48,6 +48,7 @@ class Worker:
         self.known: Rows = read_journal(Path(task.journal))
         if not task.again:
             self.known |= {key: row for key, row in read_rows(Path(task.folder)).items() if key not in self.known}
+        self.like = of_commit(read_rows(Path(task.like)), task.like_commit) if task.like else None
         self.queue, self.seen = Queue(), 0
         self.rows = self.failures = self.problems = 0
         self.said = 0.0
@@ -112,7 +113,8 @@ class Worker:
         gc.collect()
         roles, texts, *_ = torch.ops.fusedsc._tune_problems()
         for number in range(self.seen, len(roles)):
-            self.queue.add(Problem(number, roles[number], texts[number]))
+            if self.like is None or (roles[number], texts[number]) in self.like:
+                self.queue.add(Problem(number, roles[number], texts[number]))
         self.seen = len(roles)
 
     # ------------------------------------------------------------------------------------------------------- measuring
@@ -156,7 +158,10 @@ class Worker:
         known = self.known.get(row.key, row)
         if "" in known.failed:  # a process ended before any was measured
             return row, []
-        chosen = sample(problem, taken, every, self.task.candidates)
+        if self.like is None:
+            chosen = sample(problem, taken, every, self.task.candidates)
+        else:
+            chosen = like(self.like[problem.role, problem.text], taken)
         return row, [choice for choice in chosen if choice not in known.us and choice not in known.failed]
 
     def _leave_if_broken(self, timer: GpuTimer | CpuTimer) -> None:

@@ -84,21 +84,6 @@ constexpr Operator<DepthwiseBackwardArguments> kOperator{
 
 }  // namespace
 
-void depthwise_conv2d_backward(const DepthwiseBackwardArguments& arguments, const Execution& execution) {
-  run(kOperator, arguments, execution);
-}
-
-std::size_t depthwise_conv2d_backward_workspace_bytes(const DepthwiseBackwardArguments& arguments, int threads) {
-  return plan(kOperator, arguments, threads).workspace_bytes;
-}
-
-Plan<DepthwiseBackwardArguments> plan_depthwise_conv2d_backward(const DepthwiseBackwardArguments& arguments,
-                                                                int threads) {
-  return plan(kOperator, arguments, threads);
-}
-
-std::vector<Candidate> explain_depthwise_conv2d_backward(const DepthwiseBackwardArguments& arguments, int threads) {
-  return explain(kOperator, arguments, threads);
-}
+FUSEDSC_CHOOSING_OPERATOR(depthwise_conv2d_backward, DepthwiseBackwardArguments, kOperator)
 
 }  // namespace fusedsc

@@ -19,7 +19,7 @@ bool never(const PointwiseBackwardArguments& /*a*/) { return false; }
 
 const Ranked kRanked[] = {
 #ifdef FUSEDSC_GPU
-    {tuning::kernel_of<pointwise_backward_skinny>()},
+    {tuning::kernel_of<pointwise_backward_skinny>(), suits_pointwise_skinny},
 #endif
 #ifdef FUSEDSC_HOPPER
     {tuning::kernel_of<pointwise_backward_hopper_n_resident>(), suits_pointwise_n_resident},
@@ -120,21 +120,6 @@ Plan<PointwiseBackwardArguments> plan_pointwise_weight_gradient(const PointwiseB
   return tuning::plan_chosen(kWeight, a, threads);
 }
 
-void pointwise_conv2d_backward(const PointwiseBackwardArguments& arguments, const Execution& execution) {
-  run(kOperator, arguments, execution);
-}
-
-std::size_t pointwise_conv2d_backward_workspace_bytes(const PointwiseBackwardArguments& arguments, int threads) {
-  return plan(kOperator, arguments, threads).workspace_bytes;
-}
-
-Plan<PointwiseBackwardArguments> plan_pointwise_conv2d_backward(const PointwiseBackwardArguments& arguments,
-                                                                int threads) {
-  return plan(kOperator, arguments, threads);
-}
-
-std::vector<Candidate> explain_pointwise_conv2d_backward(const PointwiseBackwardArguments& arguments, int threads) {
-  return explain(kOperator, arguments, threads);
-}
+FUSEDSC_CHOOSING_OPERATOR(pointwise_conv2d_backward, PointwiseBackwardArguments, kOperator)
 
 }  // namespace fusedsc

@@ -68,23 +68,6 @@ std::span<const Kernel> sliding_channel_backward_kernels() {
   return kernels;
 }
 
-void sliding_channel_conv2d_backward(const SlidingChannelBackwardArguments& arguments, const Execution& execution) {
-  run(kOperator, arguments, execution);
-}
-
-std::size_t sliding_channel_conv2d_backward_workspace_bytes(const SlidingChannelBackwardArguments& arguments,
-                                                            int threads) {
-  return plan(kOperator, arguments, threads).workspace_bytes;
-}
-
-Plan<SlidingChannelBackwardArguments> plan_sliding_channel_conv2d_backward(
-    const SlidingChannelBackwardArguments& arguments, int threads) {
-  return plan(kOperator, arguments, threads);
-}
-
-std::vector<Candidate> explain_sliding_channel_conv2d_backward(const SlidingChannelBackwardArguments& arguments,
-                                                               int threads) {
-  return explain(kOperator, arguments, threads);
-}
+FUSEDSC_CHOOSING_OPERATOR(sliding_channel_conv2d_backward, SlidingChannelBackwardArguments, kOperator)
 
 }  // namespace fusedsc

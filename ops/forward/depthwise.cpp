@@ -83,20 +83,6 @@ Sizes depthwise_output_sizes(const Sizes& x, const Sizes& weight, const Window& 
   return {x[0], weight[0], window.output_height(x[2]), window.output_width(x[3])};
 }
 
-void depthwise_conv2d(const DepthwiseArguments& arguments, const Execution& execution) {
-  run(kOperator, arguments, execution);
-}
-
-std::size_t depthwise_conv2d_workspace_bytes(const DepthwiseArguments& arguments, int threads) {
-  return plan(kOperator, arguments, threads).workspace_bytes;
-}
-
-Plan<DepthwiseArguments> plan_depthwise_conv2d(const DepthwiseArguments& arguments, int threads) {
-  return plan(kOperator, arguments, threads);
-}
-
-std::vector<Candidate> explain_depthwise_conv2d(const DepthwiseArguments& arguments, int threads) {
-  return explain(kOperator, arguments, threads);
-}
+FUSEDSC_CHOOSING_OPERATOR(depthwise_conv2d, DepthwiseArguments, kOperator)
 
 }  // namespace fusedsc

@@ -83,20 +83,6 @@ Sizes pointwise_output_sizes(const Sizes& x, const Sizes& weight, std::int64_t g
   return {x[0], weight[0], x[2], x[3]};
 }
 
-void pointwise_conv2d(const PointwiseArguments& arguments, const Execution& execution) {
-  run(kOperator, arguments, execution);
-}
-
-std::size_t pointwise_conv2d_workspace_bytes(const PointwiseArguments& arguments, int threads) {
-  return plan(kOperator, arguments, threads).workspace_bytes;
-}
-
-Plan<PointwiseArguments> plan_pointwise_conv2d(const PointwiseArguments& arguments, int threads) {
-  return plan(kOperator, arguments, threads);
-}
-
-std::vector<Candidate> explain_pointwise_conv2d(const PointwiseArguments& arguments, int threads) {
-  return explain(kOperator, arguments, threads);
-}
+FUSEDSC_CHOOSING_OPERATOR(pointwise_conv2d, PointwiseArguments, kOperator)
 
 }  // namespace fusedsc

@@ -110,20 +110,6 @@ Sizes sliding_channel_output_sizes(const Sizes& x, const Sizes& weight, std::int
   return {x[0], weight[0], x[2], x[3]};
 }
 
-void sliding_channel_conv2d(const SlidingChannelArguments& arguments, const Execution& execution) {
-  run(kOperator, arguments, execution);
-}
-
-std::size_t sliding_channel_conv2d_workspace_bytes(const SlidingChannelArguments& arguments, int threads) {
-  return plan(kOperator, arguments, threads).workspace_bytes;
-}
-
-Plan<SlidingChannelArguments> plan_sliding_channel_conv2d(const SlidingChannelArguments& arguments, int threads) {
-  return plan(kOperator, arguments, threads);
-}
-
-std::vector<Candidate> explain_sliding_channel_conv2d(const SlidingChannelArguments& arguments, int threads) {
-  return explain(kOperator, arguments, threads);
-}
+FUSEDSC_CHOOSING_OPERATOR(sliding_channel_conv2d, SlidingChannelArguments, kOperator)
 
 }  // namespace fusedsc

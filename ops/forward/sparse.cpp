@@ -156,19 +156,7 @@ std::int64_t compressed_channels_size(const Sizes& map) {
 
 std::int64_t compressed_counts_size(const Sizes& map) { return compressed_channels_size(map) / kMapRun; }
 
-void sparse_conv2d(const SparseArguments& arguments, const Execution& execution) {
-  run(kOperator, arguments, execution);
-}
-
-std::size_t sparse_conv2d_workspace_bytes(const SparseArguments& arguments, int threads) {
-  return plan(kOperator, arguments, threads).workspace_bytes;
-}
-
-Plan<SparseArguments> plan_sparse_conv2d(const SparseArguments& arguments, int threads) {
-  return plan(kOperator, arguments, threads);
-}
-
-std::vector<Candidate> explain_sparse_conv2d(const SparseArguments& arguments) { return explain(kOperator, arguments); }
+FUSEDSC_LISTED_OPERATOR(sparse_conv2d, SparseArguments, kOperator)
 
 std::vector<std::string> sparse_conv2d_configs(const SparseArguments& arguments, int threads, std::size_t most) {
   check_threads(threads);

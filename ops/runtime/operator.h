@@ -72,6 +72,29 @@ std::vector<Candidate> explain(const Operator<Arguments>& op, const Arguments& a
   return op.candidates != nullptr ? op.candidates(arguments, threads) : explain(op.implementations(), arguments);
 }
 
+// ---------------------------------------------------------------------------------------------- what users call,
+// defined
+
+/// name(), name_workspace_bytes() and plan_name(), as the operator's header declares them.
+#define FUSEDSC_OPERATOR(name, Arguments, op)                                                          \
+  void name(const Arguments& arguments, const Execution& execution) { run(op, arguments, execution); } \
+  std::size_t name##_workspace_bytes(const Arguments& arguments, int threads) {                        \
+    return plan(op, arguments, threads).workspace_bytes;                                               \
+  }                                                                                                    \
+  Plan<Arguments> plan_##name(const Arguments& arguments, int threads) { return plan(op, arguments, threads); }
+
+/// And explain_name(), of one with a list of implementations.
+#define FUSEDSC_LISTED_OPERATOR(name, Arguments, op) \
+  FUSEDSC_OPERATOR(name, Arguments, op)              \
+  std::vector<Candidate> explain_##name(const Arguments& arguments) { return explain(op, arguments); }
+
+/// And explain_name(), of one with a role, whose choice may depend on the number of threads.
+#define FUSEDSC_CHOOSING_OPERATOR(name, Arguments, op)                             \
+  FUSEDSC_OPERATOR(name, Arguments, op)                                            \
+  std::vector<Candidate> explain_##name(const Arguments& arguments, int threads) { \
+    return explain(op, arguments, threads);                                        \
+  }
+
 // ------------------------------------------------------------------------------------------------------- convolutions
 // The families name their arguments alike, hence templates.
 

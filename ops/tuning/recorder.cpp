@@ -67,7 +67,7 @@ std::vector<std::size_t> spread_places(std::size_t n) {
   std::size_t bits = 0;
   while ((std::size_t{1} << bits) < n) ++bits;
   std::vector<std::size_t> places;
-  // Numbers with their bits turned around: 0, 1/2, 1/4, 3/4, ... of a power of two.
+  // Numbers with their bits reversed: 0, 1/2, 1/4, 3/4, ... of a power of two.
   for (std::size_t i = 0; i < (std::size_t{1} << bits); ++i) {
     std::size_t place = 0;
     for (std::size_t bit = 0; bit < bits; ++bit) place |= (i >> bit & 1) << (bits - 1 - bit);

@@ -145,7 +145,7 @@ TEST(ProblemText, OfTheResult) {
 
 TEST(Views, OtherMemoryIsTheSameProblem) {
   DepthwiseArguments a = usual();
-  a.weight.data = at(64 + 32);  // turned around, as an input's gradient has it
+  a.weight.data = at(64 + 32);  // rotated by 180°, as an input's gradient has it
   a.weight.strides[2] = -3, a.weight.strides[3] = -1;
   const std::vector<tuning::Buffer> buffers = tuning::buffers_of(a);
   ASSERT_EQ(buffers.size(), 4u);

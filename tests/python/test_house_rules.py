@@ -45,6 +45,14 @@ FAULTS = {
         {"docs/x.md": "Line.\n" * 251},
         "docs/x.md:251: has 251 lines, more than 250",
     ),
+    "a long README": (
+        {"ops/fused/README.md": "Line.\n" * 31},
+        "ops/fused/README.md:31: has 31 lines, more than 30",
+    ),
+    "a long page of those that are to be short": (
+        {"docs/architecture.md": "Line.\n" * 151},
+        "docs/architecture.md:151: has 151 lines, more than 150",
+    ),
     "too many words in all": (
         {f"docs/{name}.md": ("word " * 30 + "\n") * lines for name, lines in {"a": 240, "b/c": 250, "d": 177}.items()},
         "docs/b/c.md:1: docs/ has 20010 words beside the log, more than 20000",
@@ -55,6 +63,8 @@ FINE = {
     "ops/common/y.h": "\n",
     "docs/x.md": "| " + "word " * 40 + " |\n\n```\n" + "word " * 40 + "\n```\n",
     "docs/y.md": ("word " * 30 + "\n") * 250,
+    "ops/fused/README.md": "Line.\n" * 30,
+    "ops/tuning/README.md": "Line.\n" * 60,
     "docs/log/x.md": ("block memory " * 20 + "\n") * 1000,
     "CHANGELOG.md": "Line.\n" * 251,
 }

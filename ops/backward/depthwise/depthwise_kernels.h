@@ -40,7 +40,7 @@ Kernel<DepthwiseBackwardArguments> depthwise_taps_input();
 /// Text made for the problem and compiled at run time: row data reuse with other windows and tilings.
 Kernel<DepthwiseBackwardArguments> depthwise_generated_input();
 
-/// The input gradient of stride 1 as a forward pass over grad_y, with the weight turned around; or without x where it
+/// The input gradient of stride 1 as a forward pass over grad_y, with the rotated weight; or without x where it
 /// is none. The kernels of that pass are entries, too: forward_<name>.
 DepthwiseArguments as_forward(const DepthwiseBackwardArguments& a);
 

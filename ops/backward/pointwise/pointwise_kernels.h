@@ -75,6 +75,8 @@ tuning::Config pointwise_backward_fragments_prior(const PointwiseBackwardArgumen
 tuning::Kernel<PointwiseBackwardArguments> pointwise_backward_generated();
 /// Both gradients in one pass over x, for few outputs, whatever the GPU.
 Implementation<PointwiseBackwardArguments> pointwise_backward_skinny();
+/// Whether x has so many elements that one pass over it gains more than its sums over blocks take.
+bool suits_pointwise_skinny(const PointwiseBackwardArguments& a);
 /// By TMA and the warpgroup products of Hopper GPUs, channels_last: a tile's rows and columns and what else its launch
 /// has (pointwise_launches.h, PointwiseWeightPass).
 tuning::Kernel<PointwiseBackwardArguments> pointwise_backward_hopper();

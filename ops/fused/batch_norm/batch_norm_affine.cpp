@@ -177,28 +177,7 @@ void clear_statistics(ChannelVector mean, ChannelVector variance, ChannelVector 
   batch_norm_finalize(finalize, {});
 }
 
-void batch_norm_apply(const BatchNormApplyArguments& arguments, const Execution& execution) {
-  run(kApply, arguments, execution);
-}
-
-std::size_t batch_norm_apply_workspace_bytes(const BatchNormApplyArguments& arguments, int threads) {
-  return plan(kApply, arguments, threads).workspace_bytes;
-}
-
-Plan<BatchNormApplyArguments> plan_batch_norm_apply(const BatchNormApplyArguments& arguments, int threads) {
-  return plan(kApply, arguments, threads);
-}
-
-void batch_norm_reduce(const BatchNormReduceArguments& arguments, const Execution& execution) {
-  run(kReduce, arguments, execution);
-}
-
-std::size_t batch_norm_reduce_workspace_bytes(const BatchNormReduceArguments& arguments, int threads) {
-  return plan(kReduce, arguments, threads).workspace_bytes;
-}
-
-Plan<BatchNormReduceArguments> plan_batch_norm_reduce(const BatchNormReduceArguments& arguments, int threads) {
-  return plan(kReduce, arguments, threads);
-}
+FUSEDSC_OPERATOR(batch_norm_apply, BatchNormApplyArguments, kApply)
+FUSEDSC_OPERATOR(batch_norm_reduce, BatchNormReduceArguments, kReduce)
 
 }  // namespace fusedsc

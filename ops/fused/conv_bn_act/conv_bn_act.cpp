@@ -171,34 +171,7 @@ Sizes conv_output_sizes(const Sizes& x, const Sizes& weight, const Window& windo
   return {x[0], weight[0], window.output_height(x[2]), window.output_width(x[3])};
 }
 
-void conv_bn_act(const ConvBnActArguments& block, const Execution& execution) { run(kForward, block, execution); }
-
-std::size_t conv_bn_act_workspace_bytes(const ConvBnActArguments& block, int threads) {
-  return plan(kForward, block, threads).workspace_bytes;
-}
-
-Plan<ConvBnActArguments> plan_conv_bn_act(const ConvBnActArguments& block, int threads) {
-  return plan(kForward, block, threads);
-}
-
-std::vector<Candidate> explain_conv_bn_act(const ConvBnActArguments& block, int threads) {
-  return explain(kForward, block, threads);
-}
-
-void conv_bn_act_backward(const ConvBnActBackwardArguments& block, const Execution& execution) {
-  run(kBackward, block, execution);
-}
-
-std::size_t conv_bn_act_backward_workspace_bytes(const ConvBnActBackwardArguments& block, int threads) {
-  return plan(kBackward, block, threads).workspace_bytes;
-}
-
-Plan<ConvBnActBackwardArguments> plan_conv_bn_act_backward(const ConvBnActBackwardArguments& block, int threads) {
-  return plan(kBackward, block, threads);
-}
-
-std::vector<Candidate> explain_conv_bn_act_backward(const ConvBnActBackwardArguments& block, int threads) {
-  return explain(kBackward, block, threads);
-}
+FUSEDSC_CHOOSING_OPERATOR(conv_bn_act, ConvBnActArguments, kForward)
+FUSEDSC_CHOOSING_OPERATOR(conv_bn_act_backward, ConvBnActBackwardArguments, kBackward)
 
 }  // namespace fusedsc

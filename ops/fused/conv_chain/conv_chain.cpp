@@ -83,34 +83,7 @@ bool reads_raw(const ConvChainArguments& chain, std::size_t stage) {
   return stage + 1 < chain.stages.size() || own.bn || own.activation != Activation::identity;
 }
 
-void conv_chain(const ConvChainArguments& chain, const Execution& execution) { run(kForward, chain, execution); }
-
-std::size_t conv_chain_workspace_bytes(const ConvChainArguments& chain, int threads) {
-  return plan(kForward, chain, threads).workspace_bytes;
-}
-
-Plan<ConvChainArguments> plan_conv_chain(const ConvChainArguments& chain, int threads) {
-  return plan(kForward, chain, threads);
-}
-
-std::vector<Candidate> explain_conv_chain(const ConvChainArguments& chain, int threads) {
-  return explain(kForward, chain, threads);
-}
-
-void conv_chain_backward(const ConvChainBackwardArguments& chain, const Execution& execution) {
-  run(kBackward, chain, execution);
-}
-
-std::size_t conv_chain_backward_workspace_bytes(const ConvChainBackwardArguments& chain, int threads) {
-  return plan(kBackward, chain, threads).workspace_bytes;
-}
-
-Plan<ConvChainBackwardArguments> plan_conv_chain_backward(const ConvChainBackwardArguments& chain, int threads) {
-  return plan(kBackward, chain, threads);
-}
-
-std::vector<Candidate> explain_conv_chain_backward(const ConvChainBackwardArguments& chain, int threads) {
-  return explain(kBackward, chain, threads);
-}
+FUSEDSC_CHOOSING_OPERATOR(conv_chain, ConvChainArguments, kForward)
+FUSEDSC_CHOOSING_OPERATOR(conv_chain_backward, ConvChainBackwardArguments, kBackward)
 
 }  // namespace fusedsc

@@ -212,34 +212,7 @@ constexpr Operator<DscBlockBackwardArguments> kBackward{
 
 }  // namespace
 
-void dsc_block(const DscBlockArguments& block, const Execution& execution) { run(kForward, block, execution); }
-
-std::size_t dsc_block_workspace_bytes(const DscBlockArguments& block, int threads) {
-  return plan(kForward, block, threads).workspace_bytes;
-}
-
-Plan<DscBlockArguments> plan_dsc_block(const DscBlockArguments& block, int threads) {
-  return plan(kForward, block, threads);
-}
-
-std::vector<Candidate> explain_dsc_block(const DscBlockArguments& block, int threads) {
-  return explain(kForward, block, threads);
-}
-
-void dsc_block_backward(const DscBlockBackwardArguments& block, const Execution& execution) {
-  run(kBackward, block, execution);
-}
-
-std::size_t dsc_block_backward_workspace_bytes(const DscBlockBackwardArguments& block, int threads) {
-  return plan(kBackward, block, threads).workspace_bytes;
-}
-
-Plan<DscBlockBackwardArguments> plan_dsc_block_backward(const DscBlockBackwardArguments& block, int threads) {
-  return plan(kBackward, block, threads);
-}
-
-std::vector<Candidate> explain_dsc_block_backward(const DscBlockBackwardArguments& block, int threads) {
-  return explain(kBackward, block, threads);
-}
+FUSEDSC_CHOOSING_OPERATOR(dsc_block, DscBlockArguments, kForward)
+FUSEDSC_CHOOSING_OPERATOR(dsc_block_backward, DscBlockBackwardArguments, kBackward)
 
 }  // namespace fusedsc

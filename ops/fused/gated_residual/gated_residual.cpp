@@ -99,72 +99,9 @@ constexpr Operator<BackwardArguments> kFeaturesBackward{
 
 }  // namespace
 
-void gated_residual_features(const GatedResidualArguments& arguments, const Execution& execution) {
-  run(kFeatures, arguments, execution);
-}
-
-std::size_t gated_residual_features_workspace_bytes(const GatedResidualArguments& arguments, int threads) {
-  return plan(kFeatures, arguments, threads).workspace_bytes;
-}
-
-Plan<GatedResidualArguments> plan_gated_residual_features(const GatedResidualArguments& arguments, int threads) {
-  return plan(kFeatures, arguments, threads);
-}
-
-std::vector<Candidate> explain_gated_residual_features(const GatedResidualArguments& arguments) {
-  return explain(kFeatures, arguments);
-}
-
-void gated_residual_projection(const GatedResidualArguments& arguments, const Execution& execution) {
-  run(kProjection, arguments, execution);
-}
-
-std::size_t gated_residual_projection_workspace_bytes(const GatedResidualArguments& arguments, int threads) {
-  return plan(kProjection, arguments, threads).workspace_bytes;
-}
-
-Plan<GatedResidualArguments> plan_gated_residual_projection(const GatedResidualArguments& arguments, int threads) {
-  return plan(kProjection, arguments, threads);
-}
-
-std::vector<Candidate> explain_gated_residual_projection(const GatedResidualArguments& arguments) {
-  return explain(kProjection, arguments);
-}
-
-void gated_residual_projection_backward(const GatedResidualBackwardArguments& arguments, const Execution& execution) {
-  run(kProjectionBackward, arguments, execution);
-}
-
-std::size_t gated_residual_projection_backward_workspace_bytes(const GatedResidualBackwardArguments& arguments,
-                                                               int threads) {
-  return plan(kProjectionBackward, arguments, threads).workspace_bytes;
-}
-
-Plan<GatedResidualBackwardArguments> plan_gated_residual_projection_backward(
-    const GatedResidualBackwardArguments& arguments, int threads) {
-  return plan(kProjectionBackward, arguments, threads);
-}
-
-std::vector<Candidate> explain_gated_residual_projection_backward(const GatedResidualBackwardArguments& arguments) {
-  return explain(kProjectionBackward, arguments);
-}
-
-void gated_residual_features_backward(const GatedResidualBackwardArguments& arguments, const Execution& execution) {
-  run(kFeaturesBackward, arguments, execution);
-}
-
-std::size_t gated_residual_features_backward_workspace_bytes(const GatedResidualBackwardArguments& arguments,
-                                                             int threads) {
-  return plan(kFeaturesBackward, arguments, threads).workspace_bytes;
-}
-
-Plan<GatedResidualBackwardArguments> plan_gated_residual_features_backward(
-    const GatedResidualBackwardArguments& arguments, int threads) {
-  return plan(kFeaturesBackward, arguments, threads);
-}
-
-std::vector<Candidate> explain_gated_residual_features_backward(const GatedResidualBackwardArguments& arguments) {
-  return explain(kFeaturesBackward, arguments);
-}
+FUSEDSC_LISTED_OPERATOR(gated_residual_features, GatedResidualArguments, kFeatures)
+FUSEDSC_LISTED_OPERATOR(gated_residual_projection, GatedResidualArguments, kProjection)
+FUSEDSC_LISTED_OPERATOR(gated_residual_projection_backward, GatedResidualBackwardArguments, kProjectionBackward)
+FUSEDSC_LISTED_OPERATOR(gated_residual_features_backward, GatedResidualBackwardArguments, kFeaturesBackward)
 
 }  // namespace fusedsc

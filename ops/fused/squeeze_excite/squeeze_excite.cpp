@@ -192,48 +192,9 @@ constexpr Operator<SqueezeBackwardArguments> kSqueezeBackward{
 
 }  // namespace
 
-void squeeze(const SqueezeArguments& arguments, const Execution& execution) { run(kSqueeze, arguments, execution); }
-
-std::size_t squeeze_workspace_bytes(const SqueezeArguments& arguments, int threads) {
-  return plan(kSqueeze, arguments, threads).workspace_bytes;
-}
-
-Plan<SqueezeArguments> plan_squeeze(const SqueezeArguments& arguments, int threads) {
-  return plan(kSqueeze, arguments, threads);
-}
-
-void excite(const ExciteArguments& arguments, const Execution& execution) { run(kExcite, arguments, execution); }
-
-std::size_t excite_workspace_bytes(const ExciteArguments& arguments, int threads) {
-  return plan(kExcite, arguments, threads).workspace_bytes;
-}
-
-Plan<ExciteArguments> plan_excite(const ExciteArguments& arguments, int threads) {
-  return plan(kExcite, arguments, threads);
-}
-
-void excite_backward(const ExciteBackwardArguments& arguments, const Execution& execution) {
-  run(kExciteBackward, arguments, execution);
-}
-
-std::size_t excite_backward_workspace_bytes(const ExciteBackwardArguments& arguments, int threads) {
-  return plan(kExciteBackward, arguments, threads).workspace_bytes;
-}
-
-Plan<ExciteBackwardArguments> plan_excite_backward(const ExciteBackwardArguments& arguments, int threads) {
-  return plan(kExciteBackward, arguments, threads);
-}
-
-void squeeze_backward(const SqueezeBackwardArguments& arguments, const Execution& execution) {
-  run(kSqueezeBackward, arguments, execution);
-}
-
-std::size_t squeeze_backward_workspace_bytes(const SqueezeBackwardArguments& arguments, int threads) {
-  return plan(kSqueezeBackward, arguments, threads).workspace_bytes;
-}
-
-Plan<SqueezeBackwardArguments> plan_squeeze_backward(const SqueezeBackwardArguments& arguments, int threads) {
-  return plan(kSqueezeBackward, arguments, threads);
-}
+FUSEDSC_OPERATOR(squeeze, SqueezeArguments, kSqueeze)
+FUSEDSC_OPERATOR(excite, ExciteArguments, kExcite)
+FUSEDSC_OPERATOR(excite_backward, ExciteBackwardArguments, kExciteBackward)
+FUSEDSC_OPERATOR(squeeze_backward, SqueezeBackwardArguments, kSqueezeBackward)
 
 }  // namespace fusedsc

@@ -52,7 +52,7 @@ struct DepthwiseBackwardPlanes {
   bool want_input, want_weight;
   bool input_direct;    ///< the kernels read x itself
   bool store_direct;    ///< grad_x is written in place
-  bool three_by_three;  ///< the 3x3 kernels at stride 1, which take their taps turned round
+  bool three_by_three;  ///< the 3x3 kernels at stride 1, which take their taps rotated by 180°
   std::int64_t lanes;
   Arena arena;
   T* grad_weight = nullptr;  ///< [group][channel][tap]

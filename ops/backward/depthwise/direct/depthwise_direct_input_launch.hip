@@ -80,7 +80,7 @@ std::string unsupported(const DepthwiseBackwardArguments& a) {
   if (!a.grad_x) return "grad_x is not wanted";
   if (a.prologue || a.gradient_prologue || a.grad_add) return "nothing can be fused with it";
   if (a.window.stride != std::array<std::int64_t, 2>{2, 2}) return "it is for a stride of 2";
-  if (direct_step(a.weight) < 0) return "the weight is turned around";
+  if (direct_step(a.weight) < 0) return "the weight is rotated by 180 degrees";
   return why_no_direct(a.grad_y, ConstTensorView(a.grad_x), a.weight, a.window);
 }
 

@@ -1,6 +1,6 @@
 /// Depthwise convolution of stride 2 on Hopper GPUs, input gradient alone, 3x3 and 5x5, 16 bits, channels neighbours in
 /// memory: the forward kernel's way (forward/depthwise/hopper_patches/depthwise_hopper_patches_kernel.h), with windows
-/// turned around. Of 4 columns of grad_x, windows have at most 4 columns of grad_y, which with two channels are a
+/// rotated by 180°. Of 4 columns of grad_x, windows have at most 4 columns of grad_y, which with two channels are a
 /// product's depth. A row of grad_y belongs to as many rows of grad_x as a window has, two of which it completes.
 #pragma once
 

@@ -1,6 +1,6 @@
 /// Depthwise convolution on GPUs with any window, input gradient: from tiles of grad_y in shared memory
-/// (depthwise_windows.h). An element of grad_x is of a class of inputs, whose windows are those of stride 1 turned
-/// around; of classes that no window sees it is 0.
+/// (depthwise_windows.h). An element of grad_x is of a class of inputs, whose windows are those of stride 1 rotated
+/// by 180°; of classes that no window sees it is 0.
 #pragma once
 
 #include "fusedsc/backward/depthwise/rows/depthwise_input_kernel.h"

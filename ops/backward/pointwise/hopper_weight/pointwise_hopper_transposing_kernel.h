@@ -63,8 +63,8 @@ class Transposing {
     T* to = static_cast<T*>(tensor.to) + image * p.positions * tensor.channels + first + run * kRun;
 #pragma unroll 1
     for (int i = number_of_run / kBlockPositions; i < blocks; i += advance) {
-      const int turned = i + turn < blocks ? i + turn : i + turn - blocks;
-      const int position = turned * kBlockPositions + lane;
+      const int staggered = i + turn < blocks ? i + turn : i + turn - blocks;
+      const int position = staggered * kBlockPositions + lane;
       if (position >= p.positions) continue;
       Aligned<T, kRun> elements;
 #pragma unroll

@@ -21,7 +21,7 @@ struct PointwiseWeightInstance {
   int threads;
   Kernel kernel;
   Memory memory;
-  bool for_few;   ///< for little work (FewCost), and
+  bool for_few;   ///< for little work (LatencyCost), and
   bool for_many;  ///< for more
 };
 

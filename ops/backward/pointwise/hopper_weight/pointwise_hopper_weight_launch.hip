@@ -105,7 +105,7 @@ const CostModel& model_of(const PointwiseWeightInstance& instance, const Pointwi
 }
 
 /// Of little work, where latencies and second kernels are most of the time. Fitted likewise, to batches 1 to 64.
-struct FewCost {
+struct LatencyCost {
   double start, step;            ///< a kernel; each time that positions come
   double bytes;                  ///< thousands, that go to and from a multiprocessor's shared memory, per microsecond
   double end;                    ///< of 64x64 sums, from the last product on
@@ -114,9 +114,10 @@ struct FewCost {
   double memory, cache;  ///< millions of bytes of the tensors, and copied from the cache, per microsecond
   double used;           ///< where all multiprocessors have blocks, and nothing else can start
 };
-constexpr FewCost kFewCost{0.8963, 0.12, 193.3, 1.41, 1.796, 0.007825, 0.02898, 0.1323, 0.8822, 7.808, 6.656, 0.06709};
-constexpr FewCost kFewWideCost{1.116, 0.1268,  219,   0.2196, 1.307, 0.0008104,
-                               1.221, 0.08921, 3.038, 3.092,  11.86, 0.6134};
+constexpr LatencyCost kLatencyCost{0.8963,  0.12,   193.3,  1.41,  1.796, 0.007825,
+                                   0.02898, 0.1323, 0.8822, 7.808, 6.656, 0.06709};
+constexpr LatencyCost kLatencyWideCost{1.116, 0.1268,  219,   0.2196, 1.307, 0.0008104,
+                                       1.221, 0.08921, 3.038, 3.092,  11.86, 0.6134};
 
 bool is_little(const PointwiseWeightParameters& p) {
   constexpr int kMorePositions = 7000, kLargeWeight = 80'000;
@@ -148,9 +149,9 @@ double cost_of(const PointwiseWeightInstance& instance, const PointwiseWeightPar
   return cost;
 }
 
-double few_cost_of(const PointwiseWeightInstance& instance, const PointwiseWeightParameters& p, std::int64_t tiles,
-                   std::int64_t steps, const Cut& cut, int size) {
-  const FewCost& cost = is_wide(instance) ? kFewWideCost : kFewCost;
+double latency_bound_cost(const PointwiseWeightInstance& instance, const PointwiseWeightParameters& p,
+                          std::int64_t tiles, std::int64_t steps, const Cut& cut, int size) {
+  const LatencyCost& cost = is_wide(instance) ? kLatencyWideCost : kLatencyCost;
   const std::int64_t blocks = tiles * cut.cluster * cut.splits, room = beside(instance, cut.stages);
   const double rounds = static_cast<double>(divide_up(blocks, size * room)),
                together = static_cast<double>(std::min(room, divide_up(blocks, size))),
@@ -213,7 +214,7 @@ Cut few_cut(const PointwiseWeightInstance& instance, const PointwiseWeightParame
     if (tiles * blocks > size) {
       candidate.stages = static_cast<int>(std::min<std::int64_t>(candidate.stages, divide_up(steps, blocks)));
     }
-    candidate.cost = few_cost_of(instance, p, tiles, steps, candidate, size);
+    candidate.cost = latency_bound_cost(instance, p, tiles, steps, candidate, size);
     if (candidate.cost < best.cost) best = candidate;
   });
   return best;

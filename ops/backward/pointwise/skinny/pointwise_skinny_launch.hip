@@ -173,8 +173,38 @@ Plan<PointwiseBackwardArguments> plan_skinny(const PointwiseBackwardArguments& a
           [pass](const PointwiseBackwardArguments& like, const Execution& execution) { pass.run(like, execution); }};
 }
 
+/// Microseconds: of launches, and of each 2^20 elements of x.
+struct SkinnyCost {
+  double start, each;
+
+  double of(double elements) const { return start + each * elements; }
+};
+
+// Fitted to times on an H200: of 96→4 at 32 positions; of 64→1, 64→2 and 64→4 at 100,352, and 384→1 at 25,088, with
+// relu6 behind an affine map and sums; float16. Sums over blocks and second kernels are the start.
+SkinnyCost cost_in_one_pass(const PointwiseBackwardArguments& a) {
+  const auto outputs = static_cast<double>(a.grad_y.sizes[1]);
+  const double each = layout_of(a).channels_inner ? 1.3 + 0.52 * outputs : 1 + 0.25 * outputs;
+  return wants_weight(a) ? SkinnyCost{11.4, each - 0.5} : SkinnyCost{7.6, each};
+}
+
+/// Of each gradient by itself, of whichever kernel is the best: contiguous images of whole vectors are TMA's.
+SkinnyCost cost_of_others(const PointwiseBackwardArguments& a) {
+  const std::int64_t image_bytes = a.x.sizes[2] * a.x.sizes[3] * static_cast<std::int64_t>(size_of(a.x.dtype));
+  const bool is_for_tma = !layout_of(a).channels_inner && image_bytes % 16 == 0;
+  SkinnyCost cost{0, 0};
+  if (a.grad_x) cost = {2.1, is_for_tma ? 2.5 : 6.6};
+  if (wants_weight(a)) cost = {cost.start + 3.3, cost.each + (is_for_tma ? 2.0 : 2.8)};
+  return cost;
+}
+
 }  // namespace
 }  // namespace gpu
+
+bool suits_pointwise_skinny(const PointwiseBackwardArguments& a) {
+  const double elements = static_cast<double>(a.x.elements()) / (1 << 20);
+  return gpu::cost_in_one_pass(a).of(elements) < gpu::cost_of_others(a).of(elements);
+}
 
 Implementation<PointwiseBackwardArguments> pointwise_backward_skinny() {
   return {"gpu_skinny", gpu::why_not, gpu::plan_skinny};

@@ -15,7 +15,7 @@ TensorMap map_of(const void* data, DataType dtype, std::int64_t columns, std::in
                  int tile_columns, int tile_rows);
 
 /// Describes images (of 16 or 32-bit elements) whose channels are neighbours, in tiles of rows and columns of one or
-/// more images. Exchanging: runs of 16 bytes, as in tiles of a matrix.
+/// more images. `swizzles`: runs of 16 bytes, as in tiles of a matrix.
 TensorMap map_of_images(const ConstTensorView& images, int tile_channels, int tile_columns, int tile_rows,
                         int tile_images = 1, bool swizzles = false);
 

@@ -14,7 +14,7 @@ struct DepthwiseDirectParameters {
   DirectWork work;
   int height = 0, width = 0, output_height = 0;  ///< of images of x, and of y
   int stride_height = 1, stride_width = 1;
-  /// 1, or -1 where the weight is turned around: its taps come in the order that they have in memory, and so rows and
+  /// 1, or -1 where the weight is rotated by 180°: its taps come in the order that they have in memory, and so rows and
   /// columns of x, and a thread's rows of y, from the last to the first.
   int step = 1;
   int first_row = 0, first_column = 0;  ///< of x, of the first tap of the first thread

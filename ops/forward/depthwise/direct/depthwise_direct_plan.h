@@ -63,7 +63,7 @@ BasicCompactTensor<Void> compact(const BasicTensorView<Void*>& tensor) {
   return {nullptr, stride(0), stride(1), stride(2), stride(3)};
 }
 
-/// 1 if a weight is dense, -1 if it is dense and turned around, else 0.
+/// 1 if a weight is dense, -1 if it is dense and rotated by 180°, else 0.
 int direct_step(const ConstTensorView& weight);
 
 /// Where it begins in memory, whichever way around it is.

@@ -84,7 +84,7 @@ struct DepthwiseWindow {
   FUSEDSC_DEVICE static int input(int output, int tap, int padding) { return output * kStride - padding + tap; }
 };
 
-/// Of a convolution of stride 2, turned around: its outputs' gradients are the input.
+/// Of a convolution of stride 2, transposed: its outputs' gradients are the input.
 template <int kTheKernel>
 struct DepthwiseTransposedWindow {
   static constexpr int kKernel = kTheKernel, kStride = 2;

@@ -150,9 +150,9 @@ bool wants_segments(const DepthwiseArguments& a) {
   if (a.window.kernel[0] == 7) return false;
   const std::int64_t channels = a.x.sizes[1], width = a.y.sizes[3];
   const bool is_strided = a.window.stride[0] == 2, is_large = a.window.kernel[0] == 5;
-  const bool are_few = channels >= 48 && channels <= 72, are_many = channels > 128 && channels <= 144;
-  const bool suits =
-      is_strided ? (are_few || (are_many && is_large)) && width > 16 : are_many && !is_large && width > 32;
+  const bool has_few_channels = channels >= 48 && channels <= 72, has_many_channels = channels > 128 && channels <= 144;
+  const bool suits = is_strided ? (has_few_channels || (has_many_channels && is_large)) && width > 16
+                                : has_many_channels && !is_large && width > 32;
   return suits && channels % 32 != 0 && width <= 64 && a.x.elements() >= std::int64_t{65536} * multiprocessors() &&
          has_dense_rows(a.x) && has_dense_rows(ConstTensorView(a.y));
 }

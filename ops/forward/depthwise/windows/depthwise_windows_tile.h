@@ -258,11 +258,11 @@ FUSEDSC_DEVICE void bring_window_gradients(const ConstDeviceTensor& grad_y, cons
   });
 }
 
-/// `turned`: each part's taps of columns are in the opposite order, its first at columns.reach - 1.
+/// `rotated`: each part's taps of columns are in the opposite order, its first at columns.reach - 1.
 template <class T>
 FUSEDSC_DEVICE void bring_window_weights(const ConstDeviceTensor& weight, const WindowAxis& rows,
                                          const WindowAxis& columns, const WindowWeights& places, int first_channel,
-                                         int channels, bool turned, Accumulator<T>* to) {
+                                         int channels, bool rotated, Accumulator<T>* to) {
   const int taps = rows.kernel * columns.kernel;
   for (int i = thread_index(); i < places.channels * taps; i += kWindowThreads) {
     const int c = i / taps, tap = i - c * taps, kh = tap / columns.kernel, kw = tap - kh * columns.kernel;
@@ -270,7 +270,7 @@ FUSEDSC_DEVICE void bring_window_weights(const ConstDeviceTensor& weight, const 
     const int row_tap = kh / rows.parts, column_tap = kw / columns.parts;
     const int part = kw - column_tap * columns.parts;
     to[c * places.plane + places.place(rows, columns, kh - row_tap * rows.parts, row_tap) + part * places.run +
-       (turned ? columns.reach - 1 - column_tap : column_tap)] =
+       (rotated ? columns.reach - 1 - column_tap : column_tap)] =
         to_accumulator(elements_of<T>(weight)[weight.offset(first_channel + c, 0, kh, kw)]);
   }
 }

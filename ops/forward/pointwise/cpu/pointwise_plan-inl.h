@@ -119,7 +119,7 @@ class PackedWeight {
     product.b_depth = in_place_ ? matrix_.view.strides[3] : 0;
   }
 
-  /// Makes group g the product's A: its lines the product's rows or, turned around, its depth.
+  /// Makes group g the product's A: its lines the product's rows or, transposed, its depth.
   void set_scalars(std::int64_t g, bool lines_are_rows, Gemm<T>& product) const {
     std::int64_t line = round_up(matrix_.columns, kLanes<T>), column = 1;
     product.blocks = blocks_;

@@ -41,7 +41,7 @@ double smem_transpose_cost(const SmemTransposeCost& cost, const PointwiseCase& p
 /// Of kernels that cut k, without a prologue, of small tensors, with no more blocks than there are multiprocessors, so
 /// that nothing hides their latencies. Fitted to the times of all tiles and clusters on the layers of mobile networks
 /// on an H200, in microseconds; a single number says little.
-struct FewCost {
+struct LatencyCost {
   double start, step;              ///< a kernel; of a group: 128 bytes of k
   double copied;                   ///< bytes of a block, millions
   double own, shared;              ///< of a group: 64 channels that it finishes; sums of groups that share k
@@ -49,9 +49,10 @@ struct FewCost {
   double memory, cache;            ///< bytes of all, millions
 };
 /// Whether it is for so many blocks of a product.
-bool are_few(const PointwiseCase& product, std::int64_t blocks);
+bool is_latency_bound(const PointwiseCase& product, std::int64_t blocks);
 template <class Instance, class Launch>
-double cost_of_few(const FewCost& cost, const PointwiseCase& product, const Instance& instance, const Launch& launch) {
+double latency_bound_cost(const LatencyCost& cost, const PointwiseCase& product, const Instance& instance,
+                          const Launch& launch) {
   const PointwiseProblem& problem = product.problem;
   const auto up = [](std::int64_t a, std::int64_t b) { return static_cast<double>((a + b - 1) / b); };
   const double element = static_cast<double>(size_of(problem.dtype)), outs = product.has_added ? 2 : 1;

@@ -87,11 +87,11 @@ constexpr ResidentCost kSmallResidentCost{1.312,   0.05755, 0.02503, 0.3795, 0.3
                                           0.05991, 0.06544, 0.2559,  3.27,   6.198};
 constexpr RowsCost kSmallRowsCost{4.9, 9.847};
 
-constexpr FewCost kHalfFewCost{1.292, 0.09307, 6.24, 0.1008, 0.3035, 0.824, 0.6877, 0.05817, 0.09848, 0.02139};
-constexpr FewCost kFloatFewCost{1.443, 0.1155, 6.122, 0.3111, 0.442, 0.9751, 0.3688, 0.1077, 0.0743, 0.009661};
+constexpr LatencyCost kHalfLatencyCost{1.292, 0.09307, 6.24, 0.1008, 0.3035, 0.824, 0.6877, 0.05817, 0.09848, 0.02139};
+constexpr LatencyCost kFloatLatencyCost{1.443, 0.1155, 6.122, 0.3111, 0.442, 0.9751, 0.3688, 0.1077, 0.0743, 0.009661};
 
 /// What each row of activations takes that begins at an odd multiple of 16 bytes, where TMA goes row by
-/// row: of a multiprocessor, in microseconds; others are at work meanwhile where blocks keep their weight. FewCost
+/// row: of a multiprocessor, in microseconds; others are at work meanwhile where blocks keep their weight. LatencyCost
 /// knows of none.
 constexpr double kOddRowOfResident = 0.002, kOddRowOfSlicedK = 0.01;
 
@@ -148,9 +148,9 @@ double cost_of(const PointwiseCase& product, const PointwiseInstance& instance, 
              kOddRowOfResident * odd_rows_of(product, instance, launch, size);
     }
     case PointwiseFamily::sliced_k: {
-      if (are_few(product, blocks * launch.cluster)) {
-        return cost_of_few(problem.dtype == DataType::float32 ? kFloatFewCost : kHalfFewCost, product, instance,
-                           launch);
+      if (is_latency_bound(product, blocks * launch.cluster)) {
+        return latency_bound_cost(problem.dtype == DataType::float32 ? kFloatLatencyCost : kHalfLatencyCost, product,
+                                  instance, launch);
       }
       if (is_small) return kLastResort;
       const SlicedKCost& sliced_k = cost.sliced_k;
@@ -178,7 +178,7 @@ double cost_of(const PointwiseCase& product, const PointwiseInstance& instance, 
   return 0;
 }
 
-bool are_few(const PointwiseCase& product, std::int64_t blocks) {
+bool is_latency_bound(const PointwiseCase& product, std::int64_t blocks) {
   const PointwiseProblem& problem = product.problem;
   // Of all tensors: of larger ones the other costs are as good.
   const std::int64_t most_bytes = problem.dtype == DataType::float32 ? 10'000'000 : 4'000'000;

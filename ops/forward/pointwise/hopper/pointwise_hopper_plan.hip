@@ -87,7 +87,7 @@ bool can_smem_transpose(const PointwiseCase& product, int channels) {
 
 bool suits_cluster(const PointwiseCase& product, int cluster, std::int64_t tiles, int steps) {
   return cluster == 1 || (product.kind == EpilogueKind::plain && !product.lays_out && product.is_dense &&
-                          are_few(product, tiles * cluster) && steps >= cluster &&
+                          is_latency_bound(product, tiles * cluster) && steps >= cluster &&
                           tiles * cluster <= room_for_clusters(multiprocessors()));
 }
 

@@ -66,15 +66,19 @@ constexpr Cost kFloatCost{{1.709, 0, 0.09416, 0.1834, 0.4548, 0.3339, 0.01013, 0
 constexpr Cost kFloatFusedCost{{1.877, 0, 0.1158, 0.1228, 0.4755, 0.2198, 0.01237, 0.1036, 0.2211, 4.694, 29.21},
                                {1.476, 0.8979, 0.01004, 0.09252, 0.1381, 5.688, 66.73, 0.03705},
                                {0.9215, 1.096, 0.4184, 0.2506, 0.4036, 3.988, 8.21, 0.03383}};
-constexpr FewCost kHalfBoxesFewCost{1.703, 0.04965, 6.153, 0.08183, 0.02437, 0.7279, 1.661, 0.02031, 0.2816, 0.05013};
-constexpr FewCost kHalfRunsFewCost{0.9944, 0.551, 2.468, 0.3095, 0.09429, 0.9965, 0.5052, 0.2511, 0.1659, 0.02926};
-constexpr FewCost kFloatBoxesFewCost{1.973, 0.03863, 8.569, 0.302, 0.3181, 0.3594, 0.4869, 0.2495, 0.08692, 0.04201};
-constexpr FewCost kFloatRunsFewCost{1.951, 0.09221, 14.56, 0.09406, 0.1942, 1.026, 0.5322, 0.07387, 0.099, 0.03442};
+constexpr LatencyCost kHalfBoxesLatencyCost{1.703,  0.04965, 6.153,   0.08183, 0.02437,
+                                            0.7279, 1.661,   0.02031, 0.2816,  0.05013};
+constexpr LatencyCost kHalfRunsLatencyCost{0.9944, 0.551,  2.468,  0.3095, 0.09429,
+                                           0.9965, 0.5052, 0.2511, 0.1659, 0.02926};
+constexpr LatencyCost kFloatBoxesLatencyCost{1.973,  0.03863, 8.569,  0.302,   0.3181,
+                                             0.3594, 0.4869,  0.2495, 0.08692, 0.04201};
+constexpr LatencyCost kFloatRunsLatencyCost{1.951, 0.09221, 14.56,   0.09406, 0.1942,
+                                            1.026, 0.5322,  0.07387, 0.099,   0.03442};
 /// Of products with their operands swapped (swap-AB), which have no runs.
 constexpr Cost kSwapAbCost{{1.024, 0, 0.08276, 0.1051, 0.6913, 0.3521, 0.01062, 0.04276, 0.3505, 4.667, 5.768},
                            {1.395, 0.8058, 0.009316, 0.1272, 0.1759, 3.584, 5.009, 0.1103},
                            {}};
-constexpr FewCost kSwapAbFewCost{1.344, 0.08266, 7.593, 0.43, 0.4049, 0.3505, 1.002, 0.1395, 0.01737, 0.03372};
+constexpr LatencyCost kSwapAbLatencyCost{1.344, 0.08266, 7.593, 0.43, 0.4049, 0.3505, 1.002, 0.1395, 0.01737, 0.03372};
 constexpr SmemTransposeCost kBoxesSmemTransposeCost{0.4065, 0.1173, 0.1707, 1.364},
     kRunsSmemTransposeCost{0, 0, 0.1843, 1.364};
 
@@ -123,13 +127,13 @@ double cost_of(const PlanesCase& product, const PlanesLaunch& launch, int beside
     return resident_weight.start + resident_weight.first * (depth - 1) + resident_weight.weight * depth * channels +
            (own > bound ? own : bound + kHidden * own);
   }
-  if (are_few(product, blocks * launch.cluster)) {
+  if (is_latency_bound(product, blocks * launch.cluster)) {
     const bool is_float = problem.dtype == DataType::float32;
-    const FewCost &boxes = product.swap_ab ? kSwapAbFewCost
-                           : is_float      ? kFloatBoxesFewCost
-                                           : kHalfBoxesFewCost,
-                  &runs = is_float ? kFloatRunsFewCost : kHalfRunsFewCost;
-    return cost_of_few(instance.whole_images ? runs : boxes, product, instance, launch);
+    const LatencyCost &boxes = product.swap_ab ? kSwapAbLatencyCost
+                               : is_float      ? kFloatBoxesLatencyCost
+                                               : kHalfBoxesLatencyCost,
+                      &runs = is_float ? kFloatRunsLatencyCost : kHalfRunsLatencyCost;
+    return latency_bound_cost(instance.whole_images ? runs : boxes, product, instance, launch);
   }
   const SlicedKCost& sliced_k = instance.whole_images ? cost.runs : cost.boxes;
   const int resident = std::max(1, std::min(beside, kResidentThreads / instance.threads));
