@@ -4,6 +4,8 @@
 #include "fusedsc/forward/depthwise/cpu/depthwise_cpu.h"
 #include "fusedsc/forward/depthwise/cpu/depthwise_planes_cpu.h"
 #include "fusedsc/forward/members.h"
+#include "fusedsc/forward/plan_recomputed.h"
+#include "fusedsc/forward/recomputed.h"
 #include "fusedsc/runtime/operator.h"
 #include "fusedsc/tuning/ranked.h"
 #ifdef FUSEDSC_GPU
@@ -93,6 +95,11 @@ std::size_t depthwise_conv2d_workspace_bytes(const DepthwiseArguments& arguments
 
 Plan<DepthwiseArguments> plan_depthwise_conv2d(const DepthwiseArguments& arguments, int threads) {
   return plan(kOperator, arguments, threads);
+}
+
+Plan<DepthwiseArguments> plan_recomputed(const DepthwiseArguments& arguments, const DepthwiseArguments& first,
+                                         int threads) {
+  return plan(kOperator, arguments, threads, [&] { return tuning::plan_recomputed(kRole, arguments, first, threads); });
 }
 
 std::vector<Candidate> explain_depthwise_conv2d(const DepthwiseArguments& arguments, int threads) {

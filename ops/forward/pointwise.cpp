@@ -2,7 +2,9 @@
 
 #include "fusedsc/common/checks/convolution_checks.h"
 #include "fusedsc/forward/members.h"
+#include "fusedsc/forward/plan_recomputed.h"
 #include "fusedsc/forward/pointwise/cpu/pointwise_cpu.h"
+#include "fusedsc/forward/recomputed.h"
 #include "fusedsc/runtime/operator.h"
 #include "fusedsc/tuning/ranked.h"
 #ifdef FUSEDSC_GPU
@@ -93,6 +95,11 @@ std::size_t pointwise_conv2d_workspace_bytes(const PointwiseArguments& arguments
 
 Plan<PointwiseArguments> plan_pointwise_conv2d(const PointwiseArguments& arguments, int threads) {
   return plan(kOperator, arguments, threads);
+}
+
+Plan<PointwiseArguments> plan_recomputed(const PointwiseArguments& arguments, const PointwiseArguments& first,
+                                         int threads) {
+  return plan(kOperator, arguments, threads, [&] { return tuning::plan_recomputed(kRole, arguments, first, threads); });
 }
 
 std::vector<Candidate> explain_pointwise_conv2d(const PointwiseArguments& arguments, int threads) {
