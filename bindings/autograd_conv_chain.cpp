@@ -92,7 +92,7 @@ class ConvChainBackward : public torch::autograd::Node {
       raw = std::get<2>(conv_chain_forward(x, weights, biases, o.has_bn, bn_parameters, statistics, call_.eps,
                                            o.activations, o.strides, o.paddings, o.dilations, o.groups, o.residual,
                                            branch_scale, o.input_activation, /*recompute=*/false, call_.sync_group,
-                                           call_.sync_size));
+                                           call_.sync_size, /*repeats=*/call_.training));
     }
     BoolList output_mask;
     output_mask.reserve(count);
@@ -129,13 +129,13 @@ std::tuple<Tensor, Tensor, std::vector<Tensor>> conv_chain_forward_autograd(
     const TensorOptionals& bn_parameters, const OptionalTensor& statistics, at::ArrayRef<double> eps,
     const StringList& activations, IntArrayRef strides, IntArrayRef paddings, IntArrayRef dilations, IntArrayRef groups,
     bool residual, const OptionalTensor& branch_scale, std::string_view input_activation, bool recompute,
-    std::optional<std::string_view> sync_group, std::int64_t sync_size) {
+    std::optional<std::string_view> sync_group, std::int64_t sync_size, bool repeats) {
   refuse_transforms("conv_chain", x, weights, biases, bn_parameters);
   auto outputs = [&] {
     const at::AutoDispatchBelowADInplaceOrView guard;
     return conv_chain_forward(x, weights, biases, has_bn, bn_parameters, statistics, eps, activations, strides,
                               paddings, dilations, groups, residual, branch_scale, input_activation, recompute,
-                              sync_group, sync_size);
+                              sync_group, sync_size, repeats);
   }();
   if (!will_differentiate(x, weights, biases, bn_parameters)) return outputs;
   const auto& [y, batch_statistics, raw] = outputs;

@@ -36,6 +36,7 @@ struct DscBlock : torch::autograd::Function<DscBlock> {
                                 pw_weight, statistics.value_or(batch_statistics), d});
     context->saved_data["has_pw_bias"] = pw_bias.has_value();
     context->saved_data["training"] = !statistics.has_value();
+    context->saved_data["eps"] = options.eps;
     context->saved_data["activation"] = options.activation;
     context->saved_data["stride"] = options.stride;
     context->saved_data["padding"] = options.padding;
@@ -59,7 +60,7 @@ struct DscBlock : torch::autograd::Function<DscBlock> {
         grad_outputs[0], x, dw_weight, dw_bias, bn_weight, bn_bias, pw_weight, statistics, d,
         options["training"].toBool(), options["activation"].toStringView(), options["stride"].toIntVector(),
         options["padding"].toIntVector(), options["dilation"].toIntVector(), options["recompute"].toOptional<bool>(),
-        mask, options["groups"].toInt(), options["overlap"].toOptional<double>());
+        mask, options["groups"].toInt(), options["overlap"].toOptional<double>(), options["eps"].toDouble());
     std::tie(gradients[0], gradients[1], gradients[2], gradients[3], gradients[4], gradients[5], gradients[6]) = wanted;
     return gradients;
   }
@@ -85,12 +86,12 @@ Tensors7 dsc_block_backward_autograd(const Tensor& grad_y, const Tensor& x, cons
                                      const Tensor& d, bool training, std::string_view activation, IntArrayRef stride,
                                      IntArrayRef padding, IntArrayRef dilation, std::optional<bool> recompute,
                                      std::array<bool, 7> output_mask, std::int64_t groups,
-                                     std::optional<double> overlap) {
+                                     std::optional<double> overlap, double eps) {
   refuse_transforms("dsc_block's gradient", grad_y, x, dw_weight, dw_bias, bn_weight, bn_bias, pw_weight);
   const auto gradients = [&] {
     const at::AutoDispatchBelowADInplaceOrView guard;
     return dsc_block_backward(grad_y, x, dw_weight, dw_bias, bn_weight, bn_bias, pw_weight, statistics, d, training,
-                              activation, stride, padding, dilation, recompute, output_mask, groups, overlap);
+                              activation, stride, padding, dilation, recompute, output_mask, groups, overlap, eps);
   }();
   const auto& [g0, g1, g2, g3, g4, g5, g6] = gradients;
   forbid_double_backward(

@@ -20,6 +20,7 @@ struct Options {
   std::vector<std::int64_t> stride, padding, dilation;
   bool residual, recompute;
   std::string se_activation, se_gate;
+  bool repeats = false;  ///< of a call of backward, which nothing is differentiated by: not saved
 
   void save(AutogradContext* context) const {
     auto& saved = context->saved_data;
@@ -57,7 +58,7 @@ struct GatedResidual : torch::autograd::Function<GatedResidual> {
         x, expand_weight, dw_weight, project_weight, TensorOptionals({weight0, bias0, weight1, bias1, weight2, bias2}),
         TensorOptionals({se_weight0, se_bias0, se_weight1, se_bias1}), statistics, options.eps, options.activation,
         options.se_activation, options.se_gate, options.stride, options.padding, options.dilation, options.residual,
-        options.recompute);
+        options.recompute, options.repeats);
     const variable_list results = std::apply([](const auto&... tensor) { return variable_list{tensor...}; }, outputs);
     context->set_materialize_grads(false);
     context->mark_non_differentiable({results.begin() + 1, results.end()});
@@ -91,7 +92,8 @@ struct GatedResidual : torch::autograd::Function<GatedResidual> {
       const auto again = gated_residual_forward(x, expand_weight, dw_weight, project_weight, bn_parameters,
                                                 se_parameters, statistics, options.eps, options.activation,
                                                 options.se_activation, options.se_gate, options.stride, options.padding,
-                                                options.dilation, options.residual, /*recompute=*/false);
+                                                options.dilation, options.residual, /*recompute=*/false,
+                                                /*repeats=*/context->saved_data["training"].toBool());
       stored =
           std::apply([](const auto&, const auto&, const auto&... tensor) { return variable_list{tensor...}; }, again);
     }
@@ -112,13 +114,14 @@ Tensors9 gated_residual_forward_autograd(const Tensor& x, const OptionalTensor& 
                                          const TensorOptionals& se_parameters, const OptionalTensor& statistics,
                                          at::ArrayRef<double> eps, std::string_view activation,
                                          std::string_view se_activation, std::string_view se_gate, IntArrayRef stride,
-                                         IntArrayRef padding, IntArrayRef dilation, bool residual, bool recompute) {
+                                         IntArrayRef padding, IntArrayRef dilation, bool residual, bool recompute,
+                                         bool repeats) {
   refuse_transforms("inverted_residual", x, expand_weight, dw_weight, project_weight, bn_parameters, se_parameters);
   TORCH_CHECK_VALUE(bn_parameters.size() == 6, "bn_parameters: ", bn_parameters.size(), " given; give six");
   TORCH_CHECK_VALUE(se_parameters.size() == 4, "se_parameters: ", se_parameters.size(), " given; give four");
   const Options options{
-      eps.vec(), std::string(activation),    stride.vec(),        padding.vec(), dilation.vec(), residual,
-      recompute, std::string(se_activation), std::string(se_gate)};
+      eps.vec(), std::string(activation),    stride.vec(),         padding.vec(), dilation.vec(), residual,
+      recompute, std::string(se_activation), std::string(se_gate), repeats};
   const auto outputs = GatedResidual::apply(
       x, expand_weight, dw_weight, project_weight, bn_parameters.get(0), bn_parameters.get(1), bn_parameters.get(2),
       bn_parameters.get(3), bn_parameters.get(4), bn_parameters.get(5), se_parameters.get(0), se_parameters.get(1),

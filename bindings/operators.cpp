@@ -146,10 +146,11 @@ Tensors7 dsc_block_backward(const Tensor& grad_y, const Tensor& x, const Tensor&
                             const OptionalTensor& bn_bias, const Tensor& pw_weight, const Tensor& statistics,
                             const Tensor& d, bool training, std::string_view activation, IntArrayRef stride,
                             IntArrayRef padding, IntArrayRef dilation, std::optional<bool> recompute,
-                            std::array<bool, 7> output_mask, std::int64_t groups, std::optional<double> overlap) {
+                            std::array<bool, 7> output_mask, std::int64_t groups, std::optional<double> overlap,
+                            double eps) {
   return call<dsc_block_backward>("fusedsc::_dsc_block_backward", grad_y, x, dw_weight, dw_bias, bn_weight, bn_bias,
                                   pw_weight, statistics, d, training, activation, stride, padding, dilation, recompute,
-                                  output_mask, groups, overlap);
+                                  output_mask, groups, overlap, eps);
 }
 
 Tensor conv_bn_act(const Tensor& x, const Tensor& weight, const OptionalTensor& bn_weight,
@@ -195,10 +196,10 @@ Tensors9 gated_residual_forward(const Tensor& x, const OptionalTensor& expand_we
                                 const TensorOptionals& se_parameters, const OptionalTensor& statistics,
                                 at::ArrayRef<double> eps, std::string_view activation, std::string_view se_activation,
                                 std::string_view se_gate, IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation,
-                                bool residual, bool recompute) {
+                                bool residual, bool recompute, bool repeats) {
   return call<gated_residual_forward>("fusedsc::_gated_residual_forward", x, expand_weight, dw_weight, project_weight,
                                       bn_parameters, se_parameters, statistics, eps, activation, se_activation, se_gate,
-                                      stride, padding, dilation, residual, recompute);
+                                      stride, padding, dilation, residual, recompute, repeats);
 }
 
 Tensors14 gated_residual_backward(const Tensor& grad_y, const Tensor& x, const OptionalTensor& expand_weight,
@@ -230,10 +231,10 @@ std::tuple<Tensor, Tensor, std::vector<Tensor>> conv_chain_forward(
     const TensorOptionals& bn_parameters, const OptionalTensor& statistics, at::ArrayRef<double> eps,
     const StringList& activations, IntArrayRef strides, IntArrayRef paddings, IntArrayRef dilations, IntArrayRef groups,
     bool residual, const OptionalTensor& branch_scale, std::string_view input_activation, bool recompute,
-    std::optional<std::string_view> sync_group, std::int64_t sync_size) {
+    std::optional<std::string_view> sync_group, std::int64_t sync_size, bool repeats) {
   return call<conv_chain_forward>("fusedsc::_conv_chain_forward", x, weights, biases, has_bn, bn_parameters, statistics,
                                   eps, activations, strides, paddings, dilations, groups, residual, branch_scale,
-                                  input_activation, recompute, sync_group, sync_size);
+                                  input_activation, recompute, sync_group, sync_size, repeats);
 }
 
 std::vector<Tensor> conv_chain_backward(const Tensor& grad_y, const Tensor& x, at::TensorList weights,

@@ -129,7 +129,7 @@ Tensors7 dsc_block_backward(const Tensor& grad_y, const Tensor& x, const Tensor&
                             const Tensor& d, bool training, std::string_view activation, IntArrayRef stride,
                             IntArrayRef padding, IntArrayRef dilation, std::optional<bool> recompute,
                             std::array<bool, 7> output_mask, std::int64_t groups = 1,
-                            std::optional<double> overlap = {});
+                            std::optional<double> overlap = {}, double eps = 1e-5);
 
 Tensors2 conv_bn_act_forward(const Tensor& x, const Tensor& weight, const OptionalTensor& bn_weight,
                              const OptionalTensor& bn_bias, const OptionalTensor& statistics, double eps,
@@ -146,7 +146,7 @@ Tensors9 gated_residual_forward(const Tensor& x, const OptionalTensor& expand_we
                                 const TensorOptionals& se_parameters, const OptionalTensor& statistics,
                                 at::ArrayRef<double> eps, std::string_view activation, std::string_view se_activation,
                                 std::string_view se_gate, IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation,
-                                bool residual, bool recompute);
+                                bool residual, bool recompute, bool repeats = false);
 
 Tensors14 gated_residual_backward(const Tensor& grad_y, const Tensor& x, const OptionalTensor& expand_weight,
                                   const Tensor& dw_weight, const Tensor& project_weight,
@@ -161,7 +161,7 @@ std::tuple<Tensor, Tensor, std::vector<Tensor>> conv_chain_forward(
     const TensorOptionals& bn_parameters, const OptionalTensor& statistics, at::ArrayRef<double> eps,
     const StringList& activations, IntArrayRef strides, IntArrayRef paddings, IntArrayRef dilations, IntArrayRef groups,
     bool residual, const OptionalTensor& branch_scale, std::string_view input_activation, bool recompute,
-    std::optional<std::string_view> sync_group, std::int64_t sync_size);
+    std::optional<std::string_view> sync_group, std::int64_t sync_size, bool repeats = false);
 
 std::vector<Tensor> conv_chain_backward(const Tensor& grad_y, const Tensor& x, at::TensorList weights,
                                         const TensorOptionals& biases, const BoolList& has_bn,

@@ -64,7 +64,7 @@ TORCH_LIBRARY(fusedsc, m) {
   def("_dsc_block_backward(Tensor grad_y, Tensor x, Tensor dw_weight, Tensor? dw_bias, Tensor? bn_weight, "
       "Tensor? bn_bias, Tensor pw_weight, Tensor statistics, Tensor d, bool training, str activation, int[2] stride, "
       "int[4] padding, int[2] dilation, bool? recompute, bool[7] output_mask, int groups=1, "
-      "float? overlap=None) -> (Tensor grad_x, "
+      "float? overlap=None, float eps=1e-05) -> (Tensor grad_x, "
       "Tensor grad_dw_weight, Tensor grad_dw_bias, Tensor grad_bn_weight, Tensor grad_bn_bias, "
       "Tensor grad_pw_weight, Tensor grad_pw_bias)");
 
@@ -96,7 +96,8 @@ TORCH_LIBRARY(fusedsc, m) {
   // together, as `stored`.
   def("_gated_residual_forward(Tensor x, Tensor? expand_weight, Tensor dw_weight, Tensor project_weight, "
       "Tensor?[] bn_parameters, Tensor?[] se_parameters, Tensor? statistics, float[] eps, str activation, "
-      "str se_activation, str se_gate, int[2] stride, int[4] padding, int[2] dilation, bool residual, bool recompute) "
+      "str se_activation, str se_gate, int[2] stride, int[4] padding, int[2] dilation, bool residual, bool recompute, "
+      "bool repeats=False) "
       "-> (Tensor y, Tensor statistics, Tensor mean, Tensor hidden, Tensor logits, Tensor e, Tensor d, Tensor z, "
       "Tensor p)");
   def("_gated_residual_backward(Tensor grad_y, Tensor x, Tensor? expand_weight, Tensor dw_weight, "
@@ -131,7 +132,7 @@ TORCH_LIBRARY(fusedsc, m) {
   def("_conv_chain_forward(Tensor x, Tensor[] weights, Tensor?[] biases, bool[] has_bn, Tensor?[] bn_parameters, "
       "Tensor? statistics, float[] eps, str[] activations, int[] strides, int[] paddings, int[] dilations, "
       "int[] groups, bool residual, Tensor? branch_scale, str input_activation, bool recompute, str? sync_group=None, "
-      "int sync_size=1) "
+      "int sync_size=1, bool repeats=False) "
       "-> (Tensor y, Tensor statistics, Tensor[] raw)");
   // The gradients that `output_mask` asks for: of x, then of each convolution's weight, bias, and BatchNorm's weight
   // and bias. Those of parameters share memory, in which none overlaps another.

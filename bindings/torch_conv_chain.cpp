@@ -68,7 +68,8 @@ Outputs conv_chain_forward_meta(const Tensor& x, at::TensorList weights, const T
                                 const StringList& activations, IntArrayRef strides, IntArrayRef paddings,
                                 IntArrayRef dilations, IntArrayRef groups, bool residual,
                                 const OptionalTensor& branch_scale, std::string_view input_activation, bool recompute,
-                                std::optional<std::string_view> /*sync_group*/, std::int64_t sync_size) {
+                                std::optional<std::string_view> /*sync_group*/, std::int64_t sync_size,
+                                bool /*repeats*/) {
   const ConvChainOptions options =
       options_of(has_bn, activations, strides, paddings, dilations, groups, residual, input_activation);
   return empty_outputs(x, {weights, biases, bn_parameters}, statistics, eps, branch_scale, options, recompute,
@@ -81,7 +82,7 @@ Outputs conv_chain_forward_kernel(const Tensor& x, at::TensorList weights, const
                                   const StringList& activations, IntArrayRef strides, IntArrayRef paddings,
                                   IntArrayRef dilations, IntArrayRef groups, bool residual,
                                   const OptionalTensor& branch_scale, std::string_view input_activation, bool recompute,
-                                  std::optional<std::string_view> sync_group, std::int64_t sync_size) {
+                                  std::optional<std::string_view> sync_group, std::int64_t sync_size, bool repeats) {
   const ConvChainOptions options =
       options_of(has_bn, activations, strides, paddings, dilations, groups, residual, input_activation);
   const ConvChainTensors tensors{weights, biases, bn_parameters};
@@ -89,10 +90,11 @@ Outputs conv_chain_forward_kernel(const Tensor& x, at::TensorList weights, const
   const auto& [y, batch_statistics, raw] = outputs;
   const c10::DeviceGuard guard(x.device());
   ConvChainOperands operands(x, tensors, statistics.value_or(batch_statistics), branch_scale, options, raw,
-                             are_folded(statistics));
+                             are_folded(statistics) && !repeats);
   operands.cast();
   const bool training = !statistics;
   ConvChainArguments arguments = operands.arguments(options, training);
+  arguments.repeats_training = repeats;
   for (std::size_t i = 0; i < arguments.stages.size(); ++i) {
     if (arguments.stages[i].bn) arguments.stages[i].bn->eps = eps[i];
   }
@@ -107,7 +109,7 @@ Outputs conv_chain_forward_kernel(const Tensor& x, at::TensorList weights, const
     }
     return outputs;
   }
-  const auto merge = merge_of(arguments, operands.x, training, sync_group, sync_size);
+  const auto merge = merge_of(arguments, operands.x, training || repeats, sync_group, sync_size);
   if (merge) arguments.merge = &merge->hooks();
   arguments.y = mutable_view(y);
   run(plan_conv_chain, arguments, x);

@@ -66,7 +66,7 @@ Tensors7 dsc_block_backward_meta(const Tensor& grad_y, const Tensor& x, const Te
                                  const Tensor& /*d*/, bool /*training*/, std::string_view /*activation*/,
                                  IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation,
                                  std::optional<bool> /*recompute*/, std::array<bool, 7> output_mask,
-                                 std::int64_t groups, std::optional<double> overlap) {
+                                 std::int64_t groups, std::optional<double> overlap, double /*eps*/) {
   check_gradient(grad_y, geometry_of(x, dw_weight, pw_weight, stride, padding, dilation, groups, overlap).y, x);
   return {output_mask[0] ? empty_activation(x.sym_sizes(), x) : Tensor(),
           empty_gradient(dw_weight, output_mask[1]),
@@ -99,7 +99,7 @@ struct Operands {
 
   /// What forward's and backward's arguments have in common.
   template <class Arguments>
-  Arguments arguments(const Window& window, std::string_view activation, bool training) const {
+  Arguments arguments(const Window& window, std::string_view activation, double eps, bool training) const {
     Arguments arguments;
     arguments.x = view(x);
     arguments.dw_weight = view(dw_weight);
@@ -110,11 +110,13 @@ struct Operands {
     arguments.window = window;
     arguments.bn_weight = channels(bn_weight);
     arguments.bn_bias = channels(bn_bias);
+    arguments.eps = eps;
     arguments.activation = activation_from_name(std::string(activation));
     arguments.training = training;
     arguments.allow_tf32 = convolutions_allow_tf32();
     arguments.mean = mutable_row(statistics, 0);
     arguments.invstd = mutable_row(statistics, 1);
+    if (training && has_all_rows(statistics)) arguments.variance = mutable_row(statistics, 2);
     if (has_all_rows(statistics)) {
       arguments.scale = mutable_row(statistics, 3);
       arguments.shift = mutable_row(statistics, 4);
@@ -125,10 +127,8 @@ struct Operands {
 
 DscBlockArguments forward_arguments(const Operands& operands, const Window& window, std::string_view activation,
                                     double eps, bool training, const Tensor& y, const Tensor& d) {
-  auto arguments = operands.arguments<DscBlockArguments>(window, activation, training);
+  auto arguments = operands.arguments<DscBlockArguments>(window, activation, eps, training);
   arguments.pw_bias = channels(operands.pw_bias);
-  arguments.eps = eps;
-  if (training) arguments.variance = mutable_row(operands.statistics, 2);
   arguments.d = mutable_view(d);
   arguments.y = mutable_view(y);
   return arguments;
@@ -156,9 +156,9 @@ Tensors3 dsc_block_forward_kernel(const Tensor& x, const Tensor& dw_weight, cons
 }
 
 DscBlockBackwardArguments backward_arguments(const Operands& operands, const Window& window,
-                                             std::string_view activation, bool training, const Tensor& d,
+                                             std::string_view activation, double eps, bool training, const Tensor& d,
                                              const Tensor& grad_y, const Tensor& grad_bn, const Tensors7& gradients) {
-  auto arguments = operands.arguments<DscBlockBackwardArguments>(window, activation, training);
+  auto arguments = operands.arguments<DscBlockBackwardArguments>(window, activation, eps, training);
   arguments.d = view(d);
   arguments.grad_y = view(grad_y);
   arguments.grad_bn = mutable_view(grad_bn);
@@ -177,11 +177,11 @@ Tensors7 dsc_block_backward_kernel(const Tensor& grad_y, const Tensor& x, const 
                                    const OptionalTensor& bn_bias, const Tensor& pw_weight, const Tensor& statistics,
                                    const Tensor& d, bool training, std::string_view activation, IntArrayRef stride,
                                    IntArrayRef padding, IntArrayRef dilation, std::optional<bool> recompute,
-                                   std::array<bool, 7> output_mask, std::int64_t groups,
-                                   std::optional<double> overlap) {
+                                   std::array<bool, 7> output_mask, std::int64_t groups, std::optional<double> overlap,
+                                   double eps) {
   const Tensors7 gradients =
       dsc_block_backward_meta(grad_y, x, dw_weight, dw_bias, bn_weight, bn_bias, pw_weight, statistics, d, training,
-                              activation, stride, padding, dilation, recompute, output_mask, groups, overlap);
+                              activation, stride, padding, dilation, recompute, output_mask, groups, overlap, eps);
   if (grad_y.numel() == 0) return zeroed(gradients);
   const auto [window, d_sizes, y_sizes] =
       geometry_of(x, dw_weight, pw_weight, stride, padding, dilation, groups, overlap);
@@ -192,8 +192,8 @@ Tensors7 dsc_block_backward_kernel(const Tensor& grad_y, const Tensor& x, const 
 
   const Operands operands(x, dw_weight, dw_bias, bn_weight, bn_bias, pw_weight, {}, statistics, groups, overlap);
   const Tensor grad_y_ = addressable(grad_y);
-  run(plan_dsc_block_backward, backward_arguments(operands, window, activation, training, d, grad_y_, grad_bn, written),
-      x);
+  run(plan_dsc_block_backward,
+      backward_arguments(operands, window, activation, eps, training, d, grad_y_, grad_bn, written), x);
   store(std::get<3>(written), std::get<3>(gradients));
   store(std::get<4>(written), std::get<4>(gradients));
   return gradients;
@@ -227,7 +227,7 @@ Explanation explain_dsc_block_kernel(const Tensor& given_x, const Tensor& dw_wei
   const Explanation found = explanation(
       explain_dsc_block(forward_arguments(operands, window, activation, eps, batch_statistics, y, d), threads),
       explain_dsc_block_backward(
-          backward_arguments(operands, window, activation, batch_statistics, d, y, grad_bn, gradients), threads));
+          backward_arguments(operands, window, activation, eps, batch_statistics, d, y, grad_bn, gradients), threads));
   return layout.explained(found);
 }
 

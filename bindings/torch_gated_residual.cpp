@@ -23,7 +23,8 @@ Tensors9 gated_residual_forward_meta(const Tensor& x, const OptionalTensor& expa
                                      const TensorOptionals& se_parameters, const OptionalTensor& statistics,
                                      at::ArrayRef<double> eps, std::string_view activation,
                                      std::string_view se_activation, std::string_view se_gate, IntArrayRef stride,
-                                     IntArrayRef padding, IntArrayRef dilation, bool residual, bool recompute) {
+                                     IntArrayRef padding, IntArrayRef dilation, bool residual, bool recompute,
+                                     bool /*repeats*/) {
   const auto geometry =
       inverted_residual_geometry(x, expand_weight, dw_weight, project_weight, stride, padding, dilation);
   check_inverted_residual(x, geometry, bn_parameters, statistics, eps, activation, residual);
@@ -77,11 +78,12 @@ Tensors9 gated_residual_forward_kernel(const Tensor& x, const OptionalTensor& ex
                                        const TensorOptionals& se_parameters, const OptionalTensor& statistics,
                                        at::ArrayRef<double> eps, std::string_view activation,
                                        std::string_view se_activation, std::string_view se_gate, IntArrayRef stride,
-                                       IntArrayRef padding, IntArrayRef dilation, bool residual, bool recompute) {
+                                       IntArrayRef padding, IntArrayRef dilation, bool residual, bool recompute,
+                                       bool repeats) {
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   Tensors9 outputs = gated_residual_forward_meta(x, expand_weight, dw_weight, project_weight, bn_parameters,
                                                  se_parameters, statistics, eps, activation, se_activation, se_gate,
-                                                 stride, padding, dilation, residual, recompute);
+                                                 stride, padding, dilation, residual, recompute, repeats);
   auto& [y, batch_statistics, mean, hidden, logits, kept_e, kept_d, kept_z, kept_p] = outputs;
   if (y.numel() == 0) return zeroed(outputs);
 
@@ -90,7 +92,7 @@ Tensors9 gated_residual_forward_kernel(const Tensor& x, const OptionalTensor& ex
   const SqueezeExcite by(se_parameters, se_activation, se_gate, x, geometry.d[1]);
   const bool training = !statistics;
   const InvertedResidualOperands operands(x, expand_weight, dw_weight, project_weight, bn_parameters,
-                                          statistics.value_or(batch_statistics), are_folded(statistics));
+                                          statistics.value_or(batch_statistics), are_folded(statistics) && !repeats);
   // With `recompute` what is written in between ends here, as soon as it is read: then e's memory is z's. Only p can be
   // done without, in eval mode.
   const auto memory = [&](const Tensor& kept, const SymSizes& sizes) {
@@ -103,6 +105,7 @@ Tensors9 gated_residual_forward_kernel(const Tensor& x, const OptionalTensor& ex
 
   GatedResidualArguments arguments;
   arguments.block = operands.arguments(geometry.window, activation, residual, training);
+  arguments.block.repeats_training = repeats;
   arguments.block.expand_bn.eps = eps[0];
   arguments.block.dw_bn.eps = eps[1];
   arguments.block.project_bn.eps = eps[2];

@@ -4,6 +4,8 @@
 #include "fusedsc/forward/depthwise/cpu/depthwise_cpu.h"
 #include "fusedsc/forward/depthwise/cpu/depthwise_planes_cpu.h"
 #include "fusedsc/forward/members.h"
+#include "fusedsc/forward/plan_recomputed.h"
+#include "fusedsc/forward/recomputed.h"
 #include "fusedsc/runtime/operator.h"
 #include "fusedsc/tuning/ranked.h"
 #ifdef FUSEDSC_GPU
@@ -84,5 +86,10 @@ Sizes depthwise_output_sizes(const Sizes& x, const Sizes& weight, const Window& 
 }
 
 FUSEDSC_CHOOSING_OPERATOR(depthwise_conv2d, DepthwiseArguments, kOperator)
+
+Plan<DepthwiseArguments> plan_recomputed(const DepthwiseArguments& arguments, const DepthwiseArguments& first,
+                                         int threads) {
+  return plan(kOperator, arguments, threads, [&] { return tuning::plan_recomputed(kRole, arguments, first, threads); });
+}
 
 }  // namespace fusedsc

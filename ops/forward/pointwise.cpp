@@ -2,7 +2,9 @@
 
 #include "fusedsc/common/checks/convolution_checks.h"
 #include "fusedsc/forward/members.h"
+#include "fusedsc/forward/plan_recomputed.h"
 #include "fusedsc/forward/pointwise/cpu/pointwise_cpu.h"
+#include "fusedsc/forward/recomputed.h"
 #include "fusedsc/runtime/operator.h"
 #include "fusedsc/tuning/ranked.h"
 #ifdef FUSEDSC_GPU
@@ -84,5 +86,10 @@ Sizes pointwise_output_sizes(const Sizes& x, const Sizes& weight, std::int64_t g
 }
 
 FUSEDSC_CHOOSING_OPERATOR(pointwise_conv2d, PointwiseArguments, kOperator)
+
+Plan<PointwiseArguments> plan_recomputed(const PointwiseArguments& arguments, const PointwiseArguments& first,
+                                         int threads) {
+  return plan(kOperator, arguments, threads, [&] { return tuning::plan_recomputed(kRole, arguments, first, threads); });
+}
 
 }  // namespace fusedsc

@@ -51,9 +51,12 @@ struct ConvChainArguments {
   /// Of all BatchNorms: whether they take the batch's statistics. In eval mode `scale` and `shift` are read where they
   /// are given, and computed where they are not.
   bool training = true;
+  /// In eval mode: what a training pass computed is computed again, from the statistics that it left. Each convolution
+  /// has the kernel and config of that pass, so that results have the same bits.
+  bool repeats_training = false;
   TensorView y;
   bool allow_tf32 = false;                ///< as of a pointwise convolution
-  const ConvChainMerge* merge = nullptr;  ///< in training, of a batch of which this is a part; or null
+  const ConvChainMerge* merge = nullptr;  ///< of a training pass whose batch is a part of another; or null
 };
 
 /// The sizes of each stage's result. Throws InvalidArgument, naming the stage, where they do not fit together.

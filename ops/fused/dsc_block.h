@@ -57,9 +57,13 @@ struct DscBlockBackwardArguments {
   std::optional<double> overlap;
   Window window;
   ConstChannelVector bn_weight, bn_bias;
+  double eps = 1e-5;
   Activation activation = Activation::relu6;
   bool training = true;             ///< eval: mean and invstd are constants
   ConstChannelVector mean, invstd;  ///< what forward wrote (training) or read (eval)
+  /// As in forward, or empty. It is not read: where d is recomputed, it and eps are part of the problem that forward
+  /// chose d's kernel for, which is then taken again.
+  ConstChannelVector variance;
   ConstChannelVector scale, shift;  ///< what forward wrote (training) or read (eval), or empty: computed again
   ConstTensorView d;                ///< what forward stored, or null data: recomputed
   ConstTensorView grad_y;           ///< [N, M, OH, OW], any strides

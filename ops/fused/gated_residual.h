@@ -26,11 +26,12 @@ struct InvertedResidualArguments {
   Activation activation = Activation::relu6;
   bool residual = false;  ///< add x to the result: needs M = C and stride 1
   bool training = true;
-  TensorView e;             ///< [N, E, H, W] raw expansion output, written; unused without expansion
-  TensorView d;             ///< [N, E, OH, OW] raw depthwise output, written
-  TensorView p;             ///< [N, M, OH, OW] raw projection output, written
-  TensorView y;             ///< [N, M, OH, OW] the result
-  bool allow_tf32 = false;  ///< as of a pointwise convolution
+  bool repeats_training = false;  ///< as of a chain of convolutions
+  TensorView e;                   ///< [N, E, H, W] raw expansion output, written; unused without expansion
+  TensorView d;                   ///< [N, E, OH, OW] raw depthwise output, written
+  TensorView p;                   ///< [N, M, OH, OW] raw projection output, written
+  TensorView y;                   ///< [N, M, OH, OW] the result
+  bool allow_tf32 = false;        ///< as of a pointwise convolution
 };
 
 struct GatedResidualArguments {

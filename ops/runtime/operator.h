@@ -25,16 +25,15 @@ struct Operator {
   std::vector<Candidate> (*candidates)(const Arguments&, int threads) = nullptr;
 };
 
-/// Of arguments that are checked.
-template <class Arguments>
-Plan<Arguments> plan_checked(const Operator<Arguments>& op, const Arguments& arguments, int threads) {
+/// Of arguments that are checked; where there is something to compute, make() has the plan for it.
+template <class Arguments, class MakePlan>
+Plan<Arguments> plan_checked(const Operator<Arguments>& op, const Arguments& arguments, int threads,
+                             const MakePlan& make) {
   Plan<Arguments> plan;
   if (op.is_empty(arguments)) {
     plan.unchecked_run = [clear = op.clear_results](const Arguments& empty, const Execution&) { clear(empty); };
-  } else if (op.plan != nullptr) {
-    plan = op.plan(arguments, threads);
   } else {
-    plan = choose(op.name, op.implementations(), arguments).plan_for(arguments, threads);
+    plan = make();
   }
   if (op.finish != nullptr) {
     plan.unchecked_run = [run = std::move(plan.unchecked_run), finish = op.finish](const Arguments& like,
@@ -49,10 +48,19 @@ Plan<Arguments> plan_checked(const Operator<Arguments>& op, const Arguments& arg
 }
 
 template <class Arguments>
-Plan<Arguments> plan(const Operator<Arguments>& op, const Arguments& arguments, int threads) {
+Plan<Arguments> plan_checked(const Operator<Arguments>& op, const Arguments& arguments, int threads) {
+  return plan_checked(op, arguments, threads, [&] {
+    return op.plan != nullptr ? op.plan(arguments, threads)
+                              : choose(op.name, op.implementations(), arguments).plan_for(arguments, threads);
+  });
+}
+
+/// `make`: as above, in place of the operator's own.
+template <class Arguments, class... MakePlan>
+Plan<Arguments> plan(const Operator<Arguments>& op, const Arguments& arguments, int threads, const MakePlan&... make) {
   check_threads(threads);
   op.check_problem(arguments);
-  return plan_checked(op, arguments, threads);
+  return plan_checked(op, arguments, threads, make...);
 }
 
 template <class Arguments>

@@ -42,6 +42,8 @@ void* allocate(std::size_t bytes) {
 
 }  // namespace
 
+bool gpu_is_host_executor() { return false; }
+
 std::vector<int> gpu_wave_sizes() {
   int lanes = 0;
   gpu::check_vendor(VENDOR(DeviceGetAttribute)(&lanes, VENDOR_WARP_SIZE, 0), "asking for the wave size");

@@ -5,6 +5,8 @@
 
 namespace fusedsc::reference {
 
+bool gpu_is_host_executor() { return true; }
+
 std::vector<int> gpu_wave_sizes() { return {32, 64}; }
 
 void use_gpu_wave_size(int lanes) { gpu::executor::set_wave_size(lanes); }

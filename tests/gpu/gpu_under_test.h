@@ -13,6 +13,8 @@
 
 namespace fusedsc::reference {
 
+/// What runs the kernels is a CPU, a thousand times slower than a GPU: then tests take a part of what they would.
+bool gpu_is_host_executor();
 /// Those that tests shall be run with.
 std::vector<int> gpu_wave_sizes();
 void use_gpu_wave_size(int lanes);

@@ -1,9 +1,6 @@
-/// The pointwise GPU kernels, with all that is around them.
-#include "gpu/forced.h"
-#include "gpu/gpu_under_test.h"
-#include "ops/backward_case.h"
-#include "ops/forward_case.h"
-#include "ops/pointwise_cases.h"
+/// The pointwise GPU kernels, with all that is around them; edges and random problems by force, so that each kernel
+/// meets them on any GPU.
+#include "gpu/pointwise_forced.h"
 
 namespace fusedsc::reference {
 namespace {
@@ -27,6 +24,9 @@ class PointwiseGpu : public OnGpu {
     return edges;
   }
 
+  /// By force the host executor has one of so many edges: of each geometry its four cases in turn, beside other ones.
+  static constexpr std::size_t kStep = 5;
+
   // For what is fused.
   const PointwiseGeometry dense = {{2, 72, 12, 14}, 80};
   const PointwiseGeometry grouped = {{2, 24, 6, 7}, 36, 3};
@@ -35,6 +35,14 @@ INSTANTIATE_TEST_SUITE_P(Targets, PointwiseGpu, testing::ValuesIn(gpu_targets())
 
 TEST_P(PointwiseGpu, Edges) {
   for_each_case(forward_edge_cases(GetParam().dtype, edges()), verify_forward<PointwiseGeometry>);
+}
+
+TEST_P(PointwiseGpu, EdgesByForce) {
+  const auto runs = verify_pointwise_forward(some_on_host(forward_edge_cases(GetParam().dtype, edges()), kStep));
+  expect_all_ran(runs, {"gpu_tiles", "gpu_skinny"});
+  if (size_of(GetParam().dtype) != 2 || !has_hopper_pointwise(GetParam().dtype)) return;
+  expect_all_ran(runs, {"gpu_fragments", "hopper_resident", "hopper_sliced_k", "hopper_rows", "hopper_planes_resident",
+                        "hopper_planes_sliced_k"});
 }
 
 TEST_P(PointwiseGpu, Fusion) {
@@ -66,8 +74,22 @@ TEST_P(PointwiseGpu, Random) {
   for_each_case(forward_random_cases(GetParam().dtype, random_pointwise), verify_forward<PointwiseGeometry>);
 }
 
+/// Likewise aligned, which more kernels can read, and each by force.
+TEST_P(PointwiseGpu, RandomByForce) {
+  const auto cases = some_on_host(forward_random_cases(GetParam().dtype, random_pointwise), 2);
+  expect_all_ran(verify_pointwise_forward(cases), {"gpu_tiles"});
+}
+
 TEST_P(PointwiseGpu, BackwardEdges) {
   for_each_case(backward_edge_cases(GetParam().dtype, edges()), verify_backward<PointwiseGeometry>);
+}
+
+TEST_P(PointwiseGpu, BackwardEdgesByForce) {
+  const auto cases = some_on_host(backward_edge_cases(GetParam().dtype, edges()), kStep);
+  const auto runs = verify_pointwise_backward(with_halves(cases));
+  expect_all_ran(runs, {"gpu_tiles", "gpu_separate"});
+  if (size_of(GetParam().dtype) != 2 || !has_hopper_pointwise(GetParam().dtype)) return;
+  expect_all_ran(runs, {"gpu_fragments", "hopper", "hopper_planes", "hopper_transposing"});
 }
 
 TEST_P(PointwiseGpu, BackwardFusion) {
@@ -132,7 +154,7 @@ void verify_by_kernel(const std::vector<BackwardCase<PointwiseGeometry>>& cases,
       if (candidate.why_not == "the GPU is no Hopper") return;
       EXPECT_EQ(candidate.why_not.empty(), number < count) << testing::PrintToString(test) << candidate.why_not;
     }
-    if (number++ < count) verify_by("pointwise_conv2d.backward", kernel, [&] { verify_backward(test); });
+    if (number++ < count) verify_by(kPointwiseBackward, kernel, [&] { verify_backward(test); });
   }
   EXPECT_EQ(number, cases.size());
 }
@@ -315,6 +337,12 @@ TEST_P(PointwiseTf32Gpu, Edges) {
   for_each_case(forward_edge_cases(GetParam().dtype, tf32_edges()), verify_forward<PointwiseGeometry>);
 }
 
+TEST_P(PointwiseTf32Gpu, EdgesByForce) {
+  const auto runs = verify_pointwise_forward(some_on_host(forward_edge_cases(GetParam().dtype, tf32_edges()), kStep));
+  if (!has_hopper_pointwise(GetParam().dtype)) return;
+  expect_all_ran(runs, {"hopper_resident", "hopper_sliced_k", "hopper_planes_resident", "hopper_planes_sliced_k"});
+}
+
 TEST_P(PointwiseTf32Gpu, Fusion) {
   for_each_case(forward_fusion_cases(GetParam().dtype, tf32_dense, tf32_grouped), verify_forward<PointwiseGeometry>);
 }
@@ -326,6 +354,12 @@ TEST_P(PointwiseTf32Gpu, Random) {
 
 TEST_P(PointwiseTf32Gpu, BackwardEdges) {
   for_each_case(backward_edge_cases(GetParam().dtype, tf32_edges()), verify_backward<PointwiseGeometry>);
+}
+
+TEST_P(PointwiseTf32Gpu, BackwardEdgesByForce) {
+  const auto cases = some_on_host(backward_edge_cases(GetParam().dtype, tf32_edges()), kStep);
+  const auto runs = verify_pointwise_backward(with_halves(cases));
+  if (has_hopper_pointwise(GetParam().dtype)) expect_all_ran(runs, {"hopper", "hopper_planes"});
 }
 
 /// Input gradients whose weight is read as planes: fewer positions and channels than a tile has, and more; k that one
@@ -390,6 +424,11 @@ TEST_P(PointwiseTf32Gpu, BackwardProjection) {
   for_each_case(cases, verify_backward<PointwiseGeometry>);
 }
 
+TEST_P(PointwiseTf32Gpu, RandomByForce) {
+  verify_pointwise_forward(some_on_host(forward_random_cases(GetParam().dtype, random_tf32), 2));
+  verify_pointwise_backward(with_halves(some_on_host(backward_random_cases(GetParam().dtype, random_tf32), 2)));
+}
+
 TEST_P(PointwiseTf32Gpu, BackwardRandom) {
   align_tensors(false);
   for_each_case(backward_random_cases(GetParam().dtype, random_tf32), verify_backward<PointwiseGeometry>);
@@ -398,6 +437,11 @@ TEST_P(PointwiseTf32Gpu, BackwardRandom) {
 TEST_P(PointwiseGpu, BackwardRandom) {
   align_tensors(false);
   for_each_case(backward_random_cases(GetParam().dtype, random_pointwise), verify_backward<PointwiseGeometry>);
+}
+
+TEST_P(PointwiseGpu, BackwardRandomByForce) {
+  const auto cases = some_on_host(backward_random_cases(GetParam().dtype, random_pointwise), 2);
+  expect_all_ran(verify_pointwise_backward(with_halves(cases)), {"gpu_tiles", "gpu_separate"});
 }
 
 /// What Hopper GPUs compute in one pass: few outputs, an activated x, no bias. Channels below, at and above a tile of

@@ -5,21 +5,16 @@
 #include <limits>
 #include <map>
 
-#include "fusedsc/backward/pointwise/pointwise_kernels.h"
-#include "fusedsc/forward/pointwise/pointwise_kernels.h"
-#include "gpu/forced.h"
-#include "ops/backward_case.h"
-#include "ops/forward_case.h"
-#include "ops/pointwise_cases.h"
+#include "gpu/pointwise_forced.h"
 
 namespace fusedsc::reference {
 namespace {
 
-constexpr const char *kForwardRole = "pointwise_conv2d.forward", *kBackwardRole = "pointwise_conv2d.backward",
-                     *kInputRole = "pointwise_conv2d.grad_input", *kWeightRole = "pointwise_conv2d.grad_weight";
+constexpr const char *kForwardRole = kPointwiseForward, *kBackwardRole = kPointwiseBackward,
+                     *kInputRole = kPointwiseInput, *kWeightRole = kPointwiseWeight;
 
-using Forward = ForwardCase<PointwiseGeometry>;
-using Backward = BackwardCase<PointwiseGeometry>;
+using Forward = PointwiseForwardCase;
+using Backward = PointwiseBackwardCase;
 
 class PointwiseKernelsGpu : public OnGpu {
  protected:
@@ -38,25 +33,7 @@ class PointwiseKernelsGpu : public OnGpu {
 
   static std::vector<Memory> memories() { return {Memory::contiguous, Memory::channels_last}; }
 
-  /// Whether the GPU, or what plays one, has the kernels of Hopper GPUs for this type.
-  static bool has_hopper() {
-    const Forward problem{
-        GetParam().dtype, {{1, 16, 8, 8}, 16, 1, is_tf32()}, {}, Memories::all(Memory::channels_last)};
-    ForwardTensors<PointwiseGeometry> tensors(problem);
-    return !able(gpu::pointwise_gpu_kernels(), tensors.arguments(problem), {"hopper_resident"}).empty();
-  }
-
-  /// A problem of two gradients, and each of these by itself, which most kernels are for; another one alone.
-  static std::vector<Backward> with_halves(const Backward& problem) {
-    std::vector<Backward> all{problem};
-    if (!problem.fusion.grad_x || !(problem.fusion.grad_weight || problem.fusion.grad_bias)) return all;
-    all.push_back(problem);
-    all.back().fusion.grad_weight = all.back().fusion.grad_bias = false;
-    all.push_back(problem);
-    BackwardFusion& weight = all.back().fusion;
-    weight.grad_x = weight.sums = weight.grad_add = false;
-    return all;
-  }
+  static bool has_hopper() { return has_hopper_pointwise(GetParam().dtype); }
 
   /// Whether every kernel had a problem, of those that this GPU and type have any.
   template <class Kernels>

@@ -1,9 +1,8 @@
-/// Pointwise convolution of contiguous tensors, which Hopper GPUs have kernels of their own for: planes that begin at
-/// multiples of 16 bytes, or only several together; sizes below, at and above those of tiles.
-#include "gpu/gpu_under_test.h"
-#include "ops/backward_case.h"
-#include "ops/forward_case.h"
-#include "ops/pointwise_cases.h"
+/// Pointwise convolution of contiguous tensors, which Hopper GPUs have kernels of their own for, by force: planes that
+/// begin at multiples of 16 bytes, or only several together; sizes below, at and above those of tiles.
+#include <optional>
+
+#include "gpu/pointwise_forced.h"
 
 namespace fusedsc::reference {
 namespace {
@@ -13,7 +12,7 @@ class PointwisePlanesGpu : public OnGpu {
   void SetUp() override {
     OnGpu::SetUp();
     if (GetParam().dtype == DataType::float64) GTEST_SKIP() << "for types that tensor cores take";
-    if (GetParam().wave_size != 32) GTEST_SKIP() << "GPUs of this wave size have no such kernels";
+    if (!has_hopper_pointwise(GetParam().dtype)) GTEST_SKIP() << "the GPU has no such kernels";
   }
 
   static std::vector<PointwiseGeometry> geometries() {
@@ -34,14 +33,39 @@ class PointwisePlanesGpu : public OnGpu {
   }
 
   static const Memories contiguous() { return Memories::all(Memory::contiguous); }
+
+  /// By either of the forward kernels, and by the input gradient's.
+  static void verify_by_each(const std::vector<PointwiseForwardCase>& cases) {
+    const Names names = {"hopper_planes_resident", "hopper_planes_sliced_k"};
+    expect_all_ran(verify_pointwise_forward(cases, names, names.size()), names);
+  }
+  static void verify_by_planes(const std::vector<PointwiseBackwardCase>& cases) {
+    std::size_t runs = 0;
+    for_each_case(cases, [&](const PointwiseBackwardCase& problem) {
+      PointwiseBackwardCase alone = problem;
+      alone.fusion.grad_weight = alone.fusion.grad_bias = false;
+      BackwardTensors<PointwiseGeometry> tensors(alone);
+      if (able(pointwise_backward_kernels(), tensors.arguments(alone), {"hopper_planes"}).empty()) {
+        return verify_backward(problem);  // too few positions, or no room for all that is fused
+      }
+      std::optional<Forced> separate;
+      if (problem.fusion.grad_weight) separate.emplace(kPointwiseBackward, "gpu_separate");
+      verify_by(problem.fusion.grad_weight ? kPointwiseInput : kPointwiseBackward, "hopper_planes",
+                [&] { verify_backward(problem); });
+      ++runs;
+    });
+    EXPECT_GT(runs, cases.size() / 2);
+  }
 };
 INSTANTIATE_TEST_SUITE_P(Targets, PointwisePlanesGpu, testing::ValuesIn(gpu_targets()),
                          testing::PrintToStringParamName());
 
 TEST_P(PointwisePlanesGpu, Forward) {
+  std::vector<PointwiseForwardCase> cases;
   for (const PointwiseGeometry& geometry : geometries()) {
-    verify_forward<PointwiseGeometry>({GetParam().dtype, geometry, {}, contiguous()});
+    cases.push_back({GetParam().dtype, geometry, {}, contiguous()});
   }
+  verify_by_each(cases);
 }
 
 TEST_P(PointwisePlanesGpu, ForwardFusion) {
@@ -54,17 +78,20 @@ TEST_P(PointwisePlanesGpu, ForwardFusion) {
       {.bias = true, .output = Output::epilogue, .epilogue_activation = Activation::relu6, .residual = true},
       {.prologue = true, .activation = Activation::relu, .output = Output::epilogue, .residual = true},
   };
-  std::size_t i = 0;
+  std::vector<PointwiseForwardCase> cases;
   for (const PointwiseGeometry& geometry : geometries()) {
-    verify_forward<PointwiseGeometry>({GetParam().dtype, geometry, fusion[i++ % std::size(fusion)], contiguous()});
+    cases.push_back({GetParam().dtype, geometry, fusion[cases.size() % std::size(fusion)], contiguous()});
   }
+  verify_by_each(cases);
 }
 
 TEST_P(PointwisePlanesGpu, InputGradient) {
   const BackwardFusion fusion{.grad_weight = false, .grad_bias = false};
+  std::vector<PointwiseBackwardCase> cases;
   for (const PointwiseGeometry& geometry : geometries()) {
-    verify_backward<PointwiseGeometry>({GetParam().dtype, geometry, fusion, contiguous()});
+    cases.push_back({GetParam().dtype, geometry, fusion, contiguous()});
   }
+  verify_by_planes(cases);
 }
 
 TEST_P(PointwisePlanesGpu, InputGradientFusion) {
@@ -75,10 +102,11 @@ TEST_P(PointwisePlanesGpu, InputGradientFusion) {
       {.prologue = true, .activation = Activation::hardswish, .gradient_prologue = true, .sums = true},
       {.prologue = true, .activation = Activation::relu, .gradient_prologue = true, .grad_add = true},
   };
-  std::size_t i = 0;
+  std::vector<PointwiseBackwardCase> cases;
   for (const PointwiseGeometry& geometry : geometries()) {
-    verify_backward<PointwiseGeometry>({GetParam().dtype, geometry, fusion[i++ % std::size(fusion)], contiguous()});
+    cases.push_back({GetParam().dtype, geometry, fusion[cases.size() % std::size(fusion)], contiguous()});
   }
+  verify_by_planes(cases);
 }
 
 /// Tiles that go round the blocks before they go round a block's groups: several for each block of a large GPU, and
@@ -90,10 +118,9 @@ TEST_P(PointwisePlanesGpu, TilesRoundTheBlocks) {
   for (PointwiseGeometry geometry : geometries) {
     geometry.tf32 = GetParam().dtype == DataType::float32;
     const ForwardFusion statistics{.output = ForwardFusion::Output::statistics};
-    for (const ForwardFusion& fusion : {ForwardFusion{}, statistics}) {
-      verify_forward<PointwiseGeometry>({GetParam().dtype, geometry, fusion, contiguous()});
-    }
-    verify_backward<PointwiseGeometry>({GetParam().dtype, geometry, sums, contiguous()});
+    verify_by_each(
+        {{GetParam().dtype, geometry, {}, contiguous()}, {GetParam().dtype, geometry, statistics, contiguous()}});
+    verify_by_planes({{GetParam().dtype, geometry, sums, contiguous()}});
   }
 }
 

@@ -1,13 +1,13 @@
-/// Pointwise weight gradients that Hopper GPUs compute by sliced-K over warps: float32 with TF32 in either layout,
-/// contiguous 16-bit tensors, and channels_last ones of which one has few channels.
-#include "gpu/gpu_under_test.h"
-#include "ops/backward_case.h"
-#include "ops/pointwise_cases.h"
+/// Pointwise weight gradients that Hopper GPUs compute by sliced-K over warps or by warp groups, by force: float32 with
+/// TF32 in either layout, contiguous 16-bit tensors, and channels_last ones of which one has few channels.
+#include <optional>
+
+#include "gpu/pointwise_forced.h"
 
 namespace fusedsc::reference {
 namespace {
 
-using Case = BackwardCase<PointwiseGeometry>;
+using Case = PointwiseBackwardCase;
 
 class PointwiseWeightGpu : public OnGpu {
  protected:
@@ -16,17 +16,28 @@ class PointwiseWeightGpu : public OnGpu {
     if (GetParam().dtype == DataType::float64) GTEST_SKIP() << "not for float64";
   }
 
-  /// On a Hopper GPU, or what plays one, a kernel under test is the one that runs.
-  static void expect_hopper(const Case& problem) {
-    BackwardTensors<PointwiseGeometry> tensors(problem);
-    bool is_hopper = true, is_taken = false;
-    for (const Candidate& candidate : explain_pointwise_conv2d_backward(tensors.arguments(problem))) {
-      const std::string& name = candidate.implementation;
-      if (name != "hopper_warp_sliced_k" && name != "hopper_narrow" && name != "hopper_transposing") continue;
-      is_hopper = is_hopper && candidate.why_not != "the GPU is not a Hopper GPU";
-      is_taken = is_taken || candidate.taken;
+  /// By each of the Hopper GPU's kernels that can, or by what is chosen where there is none. Returns which ran.
+  static std::vector<std::string> verify_weight(const Case& problem) {
+    Case weight_alone = problem;
+    weight_alone.fusion.grad_x = weight_alone.fusion.sums = weight_alone.fusion.grad_add = false;
+    BackwardTensors<PointwiseGeometry> tensors(weight_alone);
+    std::vector<std::string> ran;
+    Names names = {"hopper", "hopper_warp_sliced_k", "hopper_narrow"};
+    if (!problem.fusion.grad_x) names.emplace_back("hopper_transposing");
+    for (const auto& kernel : able(pointwise_backward_kernels(), tensors.arguments(weight_alone), names)) {
+      SCOPED_TRACE(testing::PrintToString(problem));
+      std::optional<Forced> separate;
+      if (problem.fusion.grad_x) separate.emplace(kPointwiseBackward, "gpu_separate");
+      verify_by(problem.fusion.grad_x ? kPointwiseWeight : kPointwiseBackward, kernel.name,
+                [&] { verify_backward(problem); });
+      ran.push_back(kernel.name);
     }
-    EXPECT_TRUE(is_taken || !is_hopper) << problem;
+    if (ran.empty()) verify_backward(problem);
+    return ran;
+  }
+  static void expect_among(const std::vector<std::string>& ran, const char* kernel) {
+    if (!has_hopper_pointwise(GetParam().dtype)) return;
+    EXPECT_NE(std::find(ran.begin(), ran.end(), kernel), ran.end()) << kernel;
   }
 
   static std::vector<Memory> memories() {
@@ -39,8 +50,8 @@ class PointwiseWeightGpu : public OnGpu {
       geometry.tf32 = GetParam().dtype == DataType::float32 && GetParam().wave_size == 32;  // others have none
       for (const Memory memory : memories()) {
         const Case problem{GetParam().dtype, geometry, fusion, Memories::all(memory)};
-        if (!fusion.grad_x) expect_hopper(problem);
-        verify_backward(problem);
+        const auto ran = verify_weight(problem);
+        if (has_hopper_pointwise(GetParam().dtype)) EXPECT_FALSE(ran.empty()) << testing::PrintToString(problem);
       }
     }
   }
@@ -64,7 +75,8 @@ TEST_P(PointwiseWeightGpu, FewChannels) {
   if (GetParam().dtype == DataType::float32) GTEST_SKIP() << "16-bit types only";
   const auto verify = [](const PointwiseGeometry& geometry, Memory memory) {
     const BackwardFusion fusion{.grad_x = false, .grad_bias = false};
-    verify_backward(Case{GetParam().dtype, geometry, fusion, Memories::all(memory)});
+    expect_among(verify_weight({GetParam().dtype, geometry, fusion, Memories::all(memory)}),
+                 memory == Memory::contiguous ? "hopper_warp_sliced_k" : "hopper_narrow");
   };
   const PointwiseGeometry geometries[] = {{{13, 24, 24, 7}, 8},    {{33, 16, 8, 8}, 72},  {{17, 40, 8, 16}, 40},
                                           {{1, 192, 16, 129}, 32}, {{9, 16, 16, 16}, 48}, {{9, 96, 16, 16}, 16},
@@ -98,7 +110,7 @@ TEST_P(PointwiseWeightGpu, ChannelsLast) {
   bool grad_x = false;
   for (const PointwiseGeometry& geometry : geometries) {
     const BackwardFusion fusion{.grad_x = grad_x, .grad_bias = false};
-    verify_backward(Case{GetParam().dtype, geometry, fusion, Memories::all(Memory::channels_last)});
+    expect_among(verify_weight({GetParam().dtype, geometry, fusion, Memories::all(Memory::channels_last)}), "hopper");
     grad_x = !grad_x;
   }
 }
@@ -118,7 +130,8 @@ TEST_P(PointwiseWeightGpu, ChannelsLastWithPrologue) {
                                   .sums = grad_x,
                                   .grad_x = grad_x,
                                   .grad_bias = false};
-      verify_backward(Case{GetParam().dtype, geometry, fusion, Memories::all(memory)});
+      const auto ran = verify_weight({GetParam().dtype, geometry, fusion, Memories::all(memory)});
+      if (memory == Memory::channels_last) expect_among(ran, "hopper");
       ++number;
     }
   }

@@ -1,7 +1,8 @@
-/// Sliding-channel convolution on GPUs: the kernels that lay weights out, with all that is around them.
-#include "gpu/gpu_under_test.h"
-#include "ops/backward_case.h"
-#include "ops/forward_case.h"
+/// Sliding-channel convolution on GPUs: the kernels that lay weights out, with all that is around them; edges and
+/// random problems by force.
+#include "fusedsc/backward/sliding_channel/sliding_channel_kernels.h"
+#include "fusedsc/forward/sliding_channel/sliding_channel_kernels.h"
+#include "gpu/forced_suites.h"
 #include "ops/sliding_channel_cases.h"
 
 namespace fusedsc::reference {
@@ -26,6 +27,18 @@ class SlidingChannelGpu : public OnGpu {
     return edges;
   }
 
+  static std::map<std::string, int> by_force(const std::vector<ForwardCase<SlidingChannelGeometry>>& cases) {
+    return verify_forward_by_kernels("sliding_channel_conv2d.forward", sliding_channel_kernels(), cases);
+  }
+  static std::map<std::string, int> by_force(const std::vector<BackwardCase<SlidingChannelGeometry>>& cases) {
+    return verify_backward_by_kernels("sliding_channel_conv2d.backward", sliding_channel_backward_kernels(), cases);
+  }
+  /// Each of them, at least; Hopper's where the GPU has them for this type.
+  static void expect_ran(const std::map<std::string, int>& runs, const Names& hoppers) {
+    expect_all_ran(runs, {"composed"});
+    if (size_of(GetParam().dtype) == 2 && runs.size() > 1) expect_all_ran(runs, hoppers);
+  }
+
   // For what is fused.
   const SlidingChannelGeometry even = {{2, 72, 6, 7}, 80, 2, 0.25};
   const SlidingChannelGeometry odd = {{2, 25, 6, 7}, 36, 3, 0.5};
@@ -34,7 +47,8 @@ INSTANTIATE_TEST_SUITE_P(Targets, SlidingChannelGpu, testing::ValuesIn(gpu_targe
                          testing::PrintToStringParamName());
 
 TEST_P(SlidingChannelGpu, Edges) {
-  for_each_case(forward_edge_cases(GetParam().dtype, edges()), verify_forward<SlidingChannelGeometry>);
+  expect_ran(by_force(forward_edge_cases(GetParam().dtype, edges())),
+             {"hopper_resident", "hopper_sliced_k", "hopper_rows", "hopper_windows"});
 }
 
 TEST_P(SlidingChannelGpu, Fusion) {
@@ -46,8 +60,14 @@ TEST_P(SlidingChannelGpu, Random) {
   for_each_case(forward_random_cases(GetParam().dtype, random_sliding_channel), verify_forward<SlidingChannelGeometry>);
 }
 
+/// Likewise aligned, which more kernels can read, and each by force.
+TEST_P(SlidingChannelGpu, RandomByForce) {
+  expect_ran(by_force(forward_random_cases(GetParam().dtype, random_sliding_channel)), {});
+  expect_ran(by_force(with_halves(backward_random_cases(GetParam().dtype, random_sliding_channel))), {});
+}
+
 TEST_P(SlidingChannelGpu, BackwardEdges) {
-  for_each_case(backward_edge_cases(GetParam().dtype, edges()), verify_backward<SlidingChannelGeometry>);
+  expect_ran(by_force(with_halves(backward_edge_cases(GetParam().dtype, edges()))), {"hopper"});
 }
 
 TEST_P(SlidingChannelGpu, BackwardFusion) {

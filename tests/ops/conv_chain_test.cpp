@@ -77,6 +77,7 @@ TEST(ConvChainChecks, Forward) {
                       {"branch_scale", [](Arguments& a) { a.branch_scale.size += 1; }},
                       {"branch_scale", [](Arguments& a) { a.branch_scale.dtype = DataType::float64; }},
                       {"residual", [](Arguments& a) { a.stages.resize(1); }},
+                      {"repeats_training", [](Arguments& a) { a.repeats_training = true; }},
                       {"y", [](Arguments& a) { a.y.data = nullptr; }},
                       {"y", [](Arguments& a) { a.y.sizes[1] += 1; }},
                       {"y", [](Arguments& a) { a.y.data = inside(a.x.data); }},

@@ -292,14 +292,31 @@ def test_the_model_stays_as_it_is(store):
     assert torch.equal(torch.get_rng_state(), random)
 
 
-def test_what_is_recomputed_has_its_forwards_kernel(store, monkeypatch):
-    """A convolution with its statistics and the same again without them are taken together."""
+def test_what_is_recomputed_is_measured_as_its_forwards(store, monkeypatch):
+    """It is no problem of its own: test_recomputed.py shows that it takes what the forward pass does."""
     bn = (torch.ones(8), torch.zeros(8), torch.zeros(8), torch.ones(8), torch.tensor(0))
     weight = torch.randn(8, 1, 3, 3, requires_grad=True)
 
     def chain(x):
         stages = [functional.ConvStage(weight, None, bn, padding=1, groups=8)]
         return functional.conv_chain(x, stages, training=True, recompute=True)
+
+    pretend(monkeypatch, {"cpu": [5.0], "cpu_planes": [10.0]})
+    report = fusedsc.tune(chain, torch.randn(2, 8, 12, 12), progress=False, candidates=2)
+    (row,) = [row for row in report.problems if row.role == FORWARD]
+    assert "statistics{" in row.problem
+    assert kernel_of(row.after) == "cpu"
+
+
+def test_the_same_result_has_the_same_kernel(store, monkeypatch):
+    """A convolution with its statistics and the same again without them are taken together."""
+    bn = (torch.ones(8), torch.zeros(8), torch.zeros(8), torch.ones(8), torch.tensor(0))
+    weight = torch.randn(8, 1, 3, 3, requires_grad=True)
+
+    def chain(x):
+        stages = [functional.ConvStage(weight, None, bn, padding=1, groups=8)]
+        y = functional.conv_chain(x, stages, training=True)
+        return y + functional.depthwise_conv2d(x, weight, padding=1)
 
     pretend(monkeypatch, {"cpu": [5.0], "cpu_planes": [10.0]})
     report = fusedsc.tune(chain, torch.randn(2, 8, 12, 12), progress=False, candidates=2)

@@ -79,7 +79,7 @@ def _dsc_block(
 
 def _dsc_block_backward(
     grad_y, x, dw_weight, dw_bias, bn_weight, bn_bias, pw_weight, statistics, d_stored, training, activation, stride,
-    padding, dilation, recompute, output_mask, groups=1, overlap=None, out_shape=None,
+    padding, dilation, recompute, output_mask, groups=1, overlap=None, eps=1e-5, out_shape=None,
 ):  # fmt: skip
     d = _between(dw_weight, grad_y)
     wants_x, wants_dw, *_, wants_pw, _ = output_mask

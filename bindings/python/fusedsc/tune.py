@@ -207,8 +207,8 @@ def _device_of(subject: object, inputs: tuple[object, ...]) -> torch.device:
 
 @dataclass
 class _Group:
-    """Problems with the same result: a forward pass's and the same again in a backward pass that recomputes. They are
-    measured together, and get the same kernel and config, so that what is computed again has the same bits."""
+    """Problems with the same result: a convolution with its statistics, and the same again without them. They are
+    measured together, and get the same kernel and config, so that the result has the same bits."""
 
     numbers: list[int]
     rows: list[TunedProblem]

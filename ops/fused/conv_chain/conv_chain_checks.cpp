@@ -84,7 +84,9 @@ std::vector<Sizes> check_chain(const ConvChainArguments& chain) {
   const Sizes& y = sizes.back();
   check(!chain.residual || y == chain.x.sizes, "residual: x is ", printed(chain.x.sizes), ", the result ", printed(y),
         "; adding them needs equal sizes: as many output channels as input channels, and stride 1");
-  check(chain.merge == nullptr || chain.training,
+  check(!chain.repeats_training || !chain.training,
+        "repeats_training: it is given in training, whose statistics are not there yet; give it in eval mode");
+  check(chain.merge == nullptr || chain.training || chain.repeats_training,
         "merge: it is given in eval mode, which takes no statistics; leave it out");
   if (chain.branch_scale) {
     check(chain.branch_scale.size == y[0], "branch_scale: it has ", chain.branch_scale.size, " values, but must have ",

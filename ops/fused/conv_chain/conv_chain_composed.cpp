@@ -42,7 +42,7 @@ struct ComposedForward {
     for (std::size_t i = 0; i < raw.size(); ++i) {
       add_convolution<DepthwiseArguments, PointwiseArguments>(
           chain.stages[i], chain.allow_tf32, [&](auto& convolution) { set(convolution, i); },
-          [&](const auto& convolution) { steps.add(convolution); });
+          [&](const auto& convolution) { add(convolution, i); });
     }
     if (ends_in_pass(chain)) steps.add(last_pass());
   }
@@ -55,7 +55,19 @@ struct ComposedForward {
     convolution.prologue = prologue_of(chain, normalised, i);
     convolution.y = raw[i];
     if (is_last && !ends_in_pass(chain) && chain.residual) convolution.epilogue.residual = chain.x;
-    if (!chain.training) return;
+  }
+
+  template <class Convolution>
+  void add(Convolution convolution, std::size_t i) {
+    const Convolution alone = convolution;
+    if (chain.training || chain.repeats_training) train(convolution, i);
+    chain.repeats_training ? steps.add_recomputed(alone, convolution) : steps.add(convolution);
+  }
+
+  /// What it does in training besides.
+  template <class Convolution>
+  void train(Convolution& convolution, std::size_t i) const {
+    const bool is_last = i + 1 == raw.size();
     if (normalised[i]) {
       convolution.statistics =
           chain.merge != nullptr ? normalised[i]->statistics_of_part() : normalised[i]->statistics();
@@ -68,7 +80,7 @@ struct ComposedForward {
 
   /// Whether merging the statistics of a depthwise result is all that comes between it and a pointwise convolution.
   bool makes_prologue_of_pointwise(std::size_t i) const {
-    return chain.training && chain.merge == nullptr && normalised[i] && chain.stages[i].kind == Kind::depthwise &&
+    return chain.merge == nullptr && normalised[i] && chain.stages[i].kind == Kind::depthwise &&
            chain.stages[i + 1].kind == Kind::pointwise;
   }
 

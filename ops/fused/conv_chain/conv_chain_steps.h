@@ -3,11 +3,13 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <variant>
 #include <vector>
 
 #include "fusedsc/backward/depthwise.h"
 #include "fusedsc/backward/pointwise.h"
+#include "fusedsc/forward/recomputed.h"
 #include "fusedsc/fused/batch_norm_affine.h"
 #include "fusedsc/fused/conv_chain.h"
 #include "fusedsc/fused/dsc_block.h"
@@ -35,6 +37,12 @@ class Steps {
   void add(Step step) {
     steps_.emplace_back(std::move(step));
   }
+  /// What was computed before, as `first`, is computed again.
+  template <class Step>
+  void add_recomputed(Step step, Step first) {
+    firsts_.emplace(steps_.size(), std::move(first));
+    add(std::move(step));
+  }
 
   struct Plans {
     std::vector<std::variant<Plan<Arguments>...>> plans;
@@ -51,8 +59,18 @@ class Steps {
   Plans plan(int threads) const {
     Plans plans;
     plans.plans.reserve(steps_.size());
-    for (const auto& step : steps_) {
-      std::visit([&](const auto& arguments) { plans.plans.emplace_back(plan_step(arguments, threads)); }, step);
+    for (std::size_t i = 0; i < steps_.size(); ++i) {
+      std::visit(
+          [&]<class Step>(const Step& arguments) {
+            if constexpr (requires { plan_recomputed(arguments, arguments, threads); }) {
+              if (const auto first = firsts_.find(i); first != firsts_.end()) {
+                plans.plans.emplace_back(plan_recomputed(arguments, std::get<Step>(first->second), threads));
+                return;
+              }
+            }
+            plans.plans.emplace_back(plan_step(arguments, threads));
+          },
+          steps_[i]);
     }
     return plans;
   }
@@ -76,6 +94,7 @@ class Steps {
 
  private:
   std::vector<std::variant<Arguments...>> steps_;
+  std::map<std::size_t, std::variant<Arguments...>> firsts_;  ///< of the steps that are recomputed
 };
 
 /// Results of a chain's convolutions without memory, in an order of memory like x's.

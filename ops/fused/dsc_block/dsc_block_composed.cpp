@@ -1,6 +1,7 @@
 #include "fusedsc/fused/dsc_block/dsc_block_composed.h"
 
 #include "fusedsc/backward/sliding_channel.h"
+#include "fusedsc/forward/recomputed.h"
 #include "fusedsc/fused/dsc_block/dsc_block_parts.h"
 #include "fusedsc/runtime/arena.h"
 #include "fusedsc/runtime/composed.h"
@@ -153,7 +154,10 @@ struct ComposedBackward {
 
   Plans plan(int threads) const {
     Plans plans;
-    if (!block.d) plans.recomputed = plan_depthwise_conv2d(recomputed, threads);
+    if (!block.d) {
+      const DscBlockArguments forward = forward_of(block);
+      plans.recomputed = plan_recomputed(recomputed, ComposedForward(forward, nullptr).depthwise, threads);
+    }
     plans.second = second.plan(plan_pointwise_conv2d_backward, plan_sliding_channel_conv2d_backward, threads);
     if (wants_depthwise_gradients(block)) plans.depthwise = plan_depthwise_conv2d_backward(depthwise, threads);
     return plans;

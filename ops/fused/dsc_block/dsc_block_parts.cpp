@@ -15,14 +15,33 @@ DepthwiseArguments depthwise_of(const DscBlockArguments& block) {
   return depthwise;
 }
 
-DepthwiseArguments depthwise_of(const DscBlockBackwardArguments& block) {
+DscBlockArguments forward_of(const DscBlockBackwardArguments& block) {
+  const auto unwritten = [](const ConstChannelVector& vector) {
+    return ChannelVector(const_cast<void*>(vector.data), vector.dtype, vector.size, vector.device);
+  };
   DscBlockArguments forward;
   forward.x = block.x;
   forward.dw_weight = block.dw_weight;
   forward.dw_bias = block.dw_bias;
+  forward.pw_weight = block.pw_weight;
+  forward.groups = block.groups;
+  forward.overlap = block.overlap;
   forward.window = block.window;
-  return depthwise_of(forward);
+  forward.bn_weight = block.bn_weight;
+  forward.bn_bias = block.bn_bias;
+  forward.eps = block.eps;
+  forward.activation = block.activation;
+  forward.training = block.training;
+  forward.mean = unwritten(block.mean);
+  forward.invstd = unwritten(block.invstd);
+  forward.variance = unwritten(block.variance);
+  forward.scale = unwritten(block.scale);
+  forward.shift = unwritten(block.shift);
+  forward.allow_tf32 = block.allow_tf32;
+  return forward;
 }
+
+DepthwiseArguments depthwise_of(const DscBlockBackwardArguments& block) { return depthwise_of(forward_of(block)); }
 
 ConstTensorView middle_view(const ConstTensorView& x, const ConstTensorView& dw_weight, const Window& window) {
   const Sizes sizes = depthwise_output_sizes(x.sizes, dw_weight.sizes, window);

@@ -13,7 +13,9 @@ namespace fusedsc {
 
 /// DW: x -> d, with neither prologue nor statistics.
 DepthwiseArguments depthwise_of(const DscBlockArguments& block);
-/// The same convolution as backward knows it; d as backward has it.
+/// Forward as backward knows it, without memory for y and d: says how d was computed. Its statistics are backward's,
+/// which nobody is to write.
+DscBlockArguments forward_of(const DscBlockBackwardArguments& block);
 DepthwiseArguments depthwise_of(const DscBlockBackwardArguments& block);
 
 /// d's sizes in an order of memory like x's.

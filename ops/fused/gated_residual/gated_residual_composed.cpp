@@ -1,5 +1,6 @@
 #include "fusedsc/fused/gated_residual/gated_residual_composed.h"
 
+#include "fusedsc/forward/recomputed.h"
 #include "fusedsc/fused/gated_residual/gated_residual_steps.h"
 #include "fusedsc/fused/squeeze_excite.h"
 #include "fusedsc/runtime/composed.h"
@@ -13,6 +14,13 @@ GatedResidualArguments with_addresses(GatedResidualArguments gated) {
   if (!keeps_p) gated.block.p = {};
   give_address(gated.z, gated.z);
   return gated;
+}
+
+/// As training has it.
+template <class Convolution>
+Convolution with_statistics(Convolution convolution, const NormalisedTensor& result) {
+  convolution.statistics = result.statistics();
+  return convolution;
 }
 
 struct Features {
@@ -34,6 +42,10 @@ struct Features {
         dw_norm(block.d, block.dw_bn, arena),
         expand(expand_of(block, expand_norm)),
         depthwise(depthwise_of(block, expand_norm, dw_norm)) {
+    if (block.training) {
+      expand = with_statistics(expand, expand_norm);
+      depthwise = with_statistics(depthwise, dw_norm);
+    }
     squeeze.x = block.d;
     squeeze.scale = dw_norm.scale;
     squeeze.shift = dw_norm.shift;
@@ -50,8 +62,16 @@ struct Features {
   };
 
   Plans plan(int threads) const {
-    return {expands ? plan_pointwise_conv2d(expand, threads) : Plan<PointwiseArguments>(),
-            plan_depthwise_conv2d(depthwise, threads), plan_squeeze(squeeze, threads)};
+    Plans plans;
+    if (block.repeats_training) {
+      if (expands) plans.expand = plan_recomputed(expand, with_statistics(expand, expand_norm), threads);
+      plans.depthwise = plan_recomputed(depthwise, with_statistics(depthwise, dw_norm), threads);
+    } else {
+      if (expands) plans.expand = plan_pointwise_conv2d(expand, threads);
+      plans.depthwise = plan_depthwise_conv2d(depthwise, threads);
+    }
+    plans.squeeze = plan_squeeze(squeeze, threads);
+    return plans;
   }
 
   void run(const Plans& plans, const Execution& execution) const {
@@ -90,7 +110,7 @@ struct Projection {
     project.x = gated.z;
     project.weight = block.project_weight;
     project.allow_tf32 = block.allow_tf32;
-    if (block.training) project.statistics = project_norm.statistics();
+    if (block.training) project = with_statistics(project, project_norm);
     if (!block.p) {
       project.y = block.y;
       project.epilogue.scale = project_norm.scale;
@@ -115,7 +135,9 @@ struct Projection {
   };
 
   Plans plan(int threads) const {
-    return {plan_excite(excite, threads), plan_pointwise_conv2d(project, threads),
+    return {plan_excite(excite, threads),
+            block.repeats_training ? plan_recomputed(project, with_statistics(project, project_norm), threads)
+                                   : plan_pointwise_conv2d(project, threads),
             block.p ? plan_batch_norm_apply(apply, threads) : Plan<BatchNormApplyArguments>()};
   }
 

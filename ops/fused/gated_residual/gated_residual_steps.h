@@ -30,7 +30,6 @@ inline PointwiseArguments expand_of(const InvertedResidualArguments& block, cons
   expand.x = block.x;
   expand.weight = block.expand_weight;
   expand.y = block.e;
-  if (block.training) expand.statistics = expand_norm.statistics();
   expand.allow_tf32 = block.allow_tf32;
   return expand;
 }
@@ -43,7 +42,6 @@ inline DepthwiseArguments depthwise_of(const InvertedResidualArguments& block, c
   depthwise.window = block.window;
   if (block.expand_weight) depthwise.prologue = expand_norm.prologue(block.activation);
   depthwise.y = block.d;
-  if (block.training) depthwise.statistics = dw_norm.statistics();
   return depthwise;
 }
 
