@@ -157,7 +157,7 @@ def gains_of_networks() -> str:
         for record in of(records, batch=1):
             factors = (record["ratio"], *split_network(record).values())
             rows.append((record["case"], type_of(record), *(f"{factor:.2f}" for factor in factors)))
-    return table(("network", "type", "gain", "launch and fusion", "zeros"), rows, 3)
+    return table(("network", "type", "gain", "launch", "fusion", "zeros"), rows, 4)
 
 
 def bounds() -> str:
