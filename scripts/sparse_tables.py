@@ -165,6 +165,11 @@ def bounds() -> str:
     return table(("layer", *columns), sparse_bounds.layer_rows(gpu, *layers_on_gpu()), len(columns))
 
 
+def pooled_bounds() -> str:
+    rows = sparse_bounds.pooled_rows(sparse_bounds.gpu_of(GPU), *sparse_bounds.records_of(GPU, "sparse_network"))
+    return table(("layer", *sparse_bounds.POOLED_COLUMNS), rows, len(sparse_bounds.POOLED_COLUMNS))
+
+
 def network_bounds() -> str:
     rows = []
     for name, records in zip(("no TF32", "TF32"), sparse_bounds.records_of(GPU, "sparse_network"), strict=True):
@@ -188,6 +193,7 @@ def of_log() -> dict[str, str]:
         "gains of layers": gains_of_layers(),
         "gains of networks": gains_of_networks(),
         "bounds": bounds(),
+        "pooled bounds": pooled_bounds(),
         "network bounds": network_bounds(),
         "by zeros": varied("sparse_by_zeros", "percent", "%"),
         "by batch": varied("sparse_by_batch", "batch", ""),
