@@ -1,6 +1,6 @@
 """What no convolution that skips zeros as ours does can take less than, on a GPU: of layers and of networks.
 
-`python -m benchmarks.sparse_bounds` prints both tables of docs/log/sparse.md with their units. Nothing is fitted: sizes
+`python -m benchmarks.sparse_bounds` prints the tables of docs/log/sparse.md with their units. Nothing is fitted: sizes
 are those of the layers, zeros are counted, and what the GPU can do is read from what is kept of it.
 """
 
@@ -154,31 +154,41 @@ class NetworkBound:
     whole: float
     """Each layer alone: its launch, and the longest of its bytes, and products on tensor cores or without zeros."""
     skipping: float
-    """The network as PyTorch runs it, in the memory format in which its layers were timed, where each layer that reads
-    zeros takes its bound by skipping them, if that is less than PyTorch took."""
+    """PyTorch's fastest, where each layer that reads zeros takes its bound by skipping them, if that is less than
+    PyTorch takes. Layers were timed as in the eager network of the record's memory format: in the fastest, each is taken
+    to have the same share of the whole. No less than ``whole``."""
+
+
+def beyond_cache(gpu: Gpu, weights: Mapping[str, int]) -> float:
+    """The share of a network's weights that does not stay in the last-level cache."""
+    size = ELEMENT * sum(weights.values())
+    return max(size - gpu.cache, 0) / size
+
+
+def bound_in_network(gpu: Gpu, layer: Record, weights: Mapping[str, int]) -> Bound:
+    return bound_of(gpu, layer["multiplications"], beyond_cache(gpu, weights) * ELEMENT * weights[layer["layer"]])
 
 
 def bound_of_network(gpu: Gpu, record: Record, weights: Mapping[str, int]) -> NetworkBound:
     """``weights``: the elements of each convolution's and linear layer's weight, by its name."""
     layers = {layer["layer"]: layer for layer in record["layers"]}
-    size = ELEMENT * sum(weights.values())
-    beyond_cache = max(size - gpu.cache, 0) / size
+    beyond = beyond_cache(gpu, weights)
     dense_products = gpu.tensor_products if record["tf32"] else gpu.products
+    share = record["pytorch_us"] / record["pytorch_us_of_all"][f"eager {record['layout']}"]
     whole, saved = 0.0, 0.0
     for name, elements in weights.items():
-        memory = beyond_cache * ELEMENT * elements / gpu.memory
+        memory = beyond * ELEMENT * elements / gpu.memory
         if name not in layers:  # linear, of one image: its products are fewer than its bytes
             whole += gpu.launch + memory
             continue
         layer = layers[name]
-        skipping = bound_of(gpu, layer["multiplications"], beyond_cache * ELEMENT * elements)
+        skipping = bound_in_network(gpu, layer, weights)
         dense = layer["dense_multiplications"] / dense_products
         whole += gpu.launch + max(memory, min(dense, skipping.us - gpu.launch))
         if layer["ecr_us"] is not None:  # what reads too few zeros is not tried
-            saved += max(layer["dense_us"] - skipping.us, 0)
-    pytorch = record["pytorch_us_of_all"][f"eager {record['layout']}"]
-    launches, memory = gpu.launch * len(weights), beyond_cache * size / gpu.memory
-    return NetworkBound(launches, memory, whole, pytorch - saved)
+            saved += max(share * layer["dense_us"] - skipping.us, 0)
+    launches, memory = gpu.launch * len(weights), beyond * ELEMENT * sum(weights.values()) / gpu.memory
+    return NetworkBound(launches, memory, whole, max(record["pytorch_us"] - saved, whole))
 
 
 @functools.cache
@@ -203,6 +213,10 @@ LAYER_COLUMNS = (
 NETWORK_COLUMNS = (
     "PyTorch", "ours", "layers, as chosen", "launches", "weights", "bound", "allows", "by skipping", "allows", "gain",
 )  # fmt: skip
+POOLED_COLUMNS = (
+    "zeros", "bound", "as reached", "PyTorch", "allows", "as reached", "gain", "PyTorch, TF32", "allows, TF32",
+    "as reached", "gain",
+)  # fmt: skip
 
 
 def layer_rows(gpu: Gpu, without: list[Record], with_tf32: list[Record]) -> list[tuple[str, ...]]:
@@ -220,6 +234,26 @@ def layer_rows(gpu: Gpu, without: list[Record], with_tf32: list[Record]) -> list
             gains = [one["pytorch_us"] / us for us in (bound.us, bound.reached_us)] if one else []
             cells += [*(f"{gain:.1f}" for gain in gains), f"{one['ratio']:.2f}"] if one else ["", "", ""]
         rows.append((record["case"], *cells))
+    return rows
+
+
+def pooled_rows(gpu: Gpu, without: list[Record], with_tf32: list[Record]) -> list[tuple[str, ...]]:
+    """The same of a network's layers with max-pooling behind them, in microseconds, and gains over PyTorch's eager
+    layer. Networks that were not measured with TF32 lack its gains."""
+    others = {record["case"]: record for record in with_tf32}
+    rows = []
+    for record in without:
+        other = others.get(record["case"])
+        for i, layer in enumerate(record["layers"]):
+            if layer["pecr_us"] is None:
+                continue
+            bound = bound_in_network(gpu, layer, weights_of(record["case"]))
+            cells = [f"{layer['zeros']:.2f}", f"{bound.us:.1f}", f"{bound.reached_us:.1f}"]
+            for one in (layer, other and other["layers"][i]):
+                times = (bound.us, bound.reached_us, one[f"{one['choice']}_us"]) if one else ()
+                gains = (f"{one['dense_us'] / us:.2f}" for us in times)
+                cells += [f"{one['dense_us']:.1f}", *gains] if one else [""] * 4
+            rows.append((f"{record['case']} conv{i + 1}", *cells))
     return rows
 
 
@@ -260,6 +294,10 @@ def main(arguments: list[str] | None = None) -> int:
     console.print(f"{options.gpu}, per microsecond: {gpu}")
     table = table_of("Layers: bounds in us, and gains", ("layer",), LAYER_COLUMNS)
     for row in layer_rows(gpu, *records_of(options.gpu, "sparse")):
+        table.add_row(*row)
+    console.print(table)
+    table = table_of("Layers of networks with pooling: bounds in us, and gains", ("layer",), POOLED_COLUMNS)
+    for row in pooled_rows(gpu, *records_of(options.gpu, "sparse_network")):
         table.add_row(*row)
     console.print(table)
     for kind, records in zip(("without", "with"), records_of(options.gpu, "sparse_network"), strict=True):

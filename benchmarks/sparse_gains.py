@@ -9,6 +9,7 @@ from .records import Record, measured, type_of
 from .tables import table_of
 from .workloads import OURS
 from .workloads.sparse import CSR, CSR_CONVERSION, DENSE, ONE_OUTPUT, ONES, UNFUSED, UNFUSED_ONES
+from .workloads.sparse_network import PECR, PECR_ONES
 
 
 def split(record: Record) -> dict[str, float]:
@@ -39,17 +40,27 @@ def gain_by_choice(record: Record) -> float:
 
 def split_network(record: Record) -> dict[str, float]:
     """Factors of a network whose product is the record's ratio. What it would take with maps of ones is not timed, but
-    added up: a layer that skips zeros would take as many times its own as ECR of a map of ones takes of its map.
+    added up: a layer that skips zeros would take as many times its own as its operator of a map of ones takes of its
+    map. Of records from before PECR of ones was timed, ECR stands for it, and fusion is 1.
 
-    * launch and fusion: PyTorch's best time over that: fewer launches, other kernels, and nothing skipped
+    * launch: PyTorch's best time over that with pooling apart: fewer launches, other kernels, and nothing skipped
+    * fusion: that over the same with pooling within the kernel
     * zeros: that over our time
     """
-    more = 0.0
+    ones, apart = 0.0, 0.0
     for layer in record["layers"]:
         if layer["choice"] in ("ecr", "pecr") and "us" in layer:
-            more += layer[f"{layer['choice']}_us"] * (layer["us"][ONES] / layer["us"]["ecr"] - 1)
-    of_ones = record["ours_us"] + more
-    return {"launch and fusion": record["pytorch_us"] / of_ones, "zeros": of_ones / record["ours_us"]}
+            us, own_us = layer["us"], layer[f"{layer['choice']}_us"]
+            is_pooled = layer["choice"] == "pecr" and PECR in us
+            own, of_ones = (us[PECR], us[PECR_ONES]) if is_pooled else (us["ecr"], us[ONES])
+            ones += own_us * (of_ones / own - 1)
+            apart += own_us * (us[UNFUSED_ONES] - of_ones) / own if is_pooled else 0
+    of_ones = record["ours_us"] + ones
+    return {
+        "launch": record["pytorch_us"] / (of_ones + apart),
+        "fusion": (of_ones + apart) / of_ones,
+        "zeros": of_ones / record["ours_us"],
+    }
 
 
 def converting(one_output: float, ours: float) -> float:
@@ -65,9 +76,7 @@ def print_splits(records: list[Record], console: Console) -> None:
     layers = table_of("Gains from zeros: gain = launch x fusion x zeros", names, factors)
     columns = ("pooling apart", "CSR", "CSR alone", "our dense", "PyTorch / our dense")
     others = table_of("Times of others over ours", names, columns)
-    networks = table_of(
-        "Gains of networks: gain = launch and fusion x zeros", names, ("gain", "launch, fusion", "zeros")
-    )
+    networks = table_of("Gains of networks: gain = launch x fusion x zeros", names, factors[:4])
     for record in measured(records):
         beside = record.get("us_beside", {})
         if "layers" not in record and ONES not in beside:

@@ -157,12 +157,17 @@ def gains_of_networks() -> str:
         for record in of(records, batch=1):
             factors = (record["ratio"], *split_network(record).values())
             rows.append((record["case"], type_of(record), *(f"{factor:.2f}" for factor in factors)))
-    return table(("network", "type", "gain", "launch and fusion", "zeros"), rows, 3)
+    return table(("network", "type", "gain", "launch", "fusion", "zeros"), rows, 4)
 
 
 def bounds() -> str:
     gpu, columns = sparse_bounds.gpu_of(GPU), sparse_bounds.LAYER_COLUMNS
     return table(("layer", *columns), sparse_bounds.layer_rows(gpu, *layers_on_gpu()), len(columns))
+
+
+def pooled_bounds() -> str:
+    rows = sparse_bounds.pooled_rows(sparse_bounds.gpu_of(GPU), *sparse_bounds.records_of(GPU, "sparse_network"))
+    return table(("layer", *sparse_bounds.POOLED_COLUMNS), rows, len(sparse_bounds.POOLED_COLUMNS))
 
 
 def network_bounds() -> str:
@@ -188,6 +193,7 @@ def of_log() -> dict[str, str]:
         "gains of layers": gains_of_layers(),
         "gains of networks": gains_of_networks(),
         "bounds": bounds(),
+        "pooled bounds": pooled_bounds(),
         "network bounds": network_bounds(),
         "by zeros": varied("sparse_by_zeros", "percent", "%"),
         "by batch": varied("sparse_by_batch", "batch", ""),

@@ -16,15 +16,18 @@ from torch import Tensor, fx, nn
 import fusedsc
 from fusedsc import functional
 from fusedsc.sparse import LayerChoice, pack_weight
+from fusedsc.sparse.patterns import Layer
+from fusedsc.sparse.regions import find_regions
 from fusedsc.sparse.timing import times_of
 
 from . import EAGER, Compiler, Place, Run, Workload, without_failed
 from .convolution import TOLERANCES
 from .counting import count_zeros
 from .csr import CsrConvolution, is_offered, with_csr
-from .sparse import CSR, CSR_CONVERSION, ONE_OUTPUT, ONES
+from .sparse import CSR, CSR_CONVERSION, ONE_OUTPUT, ONES, UNFUSED_ONES
 from .trained_network import TrainedNetwork
 
+PECR, PECR_ONES = "pecr", "pecr, ones"
 SWAPPED, SKIPPING = "ours, swapped", "ours, swapped and optimized"
 LAYER_FACTS = (
     "dense_us",
@@ -102,6 +105,7 @@ def sparse_network(network: SparseNetwork | TrainedNetwork, place: Place) -> Wor
 
     pytorch, failed = without_failed(pytorch, check)
     check_precision(model, x, ours(0), *(run(0) for run in (*pytorch.values(), *beside.values())))
+    found = {region.path(one): one for region in find_regions(model) for one in region.convolutions}
     known = [layer.sparsity for layer in layers if layer.sparsity is not None]
     read = maps(model, x)
     facts = (
@@ -112,7 +116,7 @@ def sparse_network(network: SparseNetwork | TrainedNetwork, place: Place) -> Wor
             "zeros": sum(known) / len(known),
             "choices": _choices(layers),
             "concatenations": [asdict(one) for one in report.concatenations],
-            "layers": [_layer_facts(layer, model.get_submodule(layer.layer), read[layer.layer]) for layer in layers],
+            "layers": [_layer_facts(layer, found[layer.layer], read[layer.layer]) for layer in layers],
         }
     )
     return Workload(ours, pytorch, None, beside=beside, facts=facts)
@@ -185,9 +189,10 @@ def counts_of(conv: nn.Conv2d, x: Tensor) -> dict[str, float | int]:
 
 
 @torch.no_grad()
-def _layer_facts(layer: LayerChoice, conv: nn.Conv2d, x: Tensor) -> dict[str, object]:
+def _layer_facts(layer: LayerChoice, found: Layer, x: Tensor) -> dict[str, object]:
     """What was counted and measured of a layer. Times are microseconds: with what is behind the convolution of
-    ``optimize``'s; of the convolution alone of those in ``us``, which are measured in turns."""
+    ``optimize``'s; of the convolution alone of those in ``us``, which are measured in turns, but for PECR's."""
+    conv = found.conv
     facts: dict[str, object] = {"layer": layer.layer, "choice": layer.choice, **counts_of(conv, x)}
     facts |= {name: getattr(layer, name) for name in LAYER_FACTS}
     if layer.ecr_us is None:
@@ -200,6 +205,10 @@ def _layer_facts(layer: LayerChoice, conv: nn.Conv2d, x: Tensor) -> dict[str, ob
         return lambda: functional.ecr_conv2d(x, weight, *geometry, packed=packed)
 
     ways = {"ecr": ecr(x, conv.weight), ONES: ecr(torch.ones_like(x), conv.weight), ONE_OUTPUT: ecr(x, one)}
+    if layer.pecr_us is not None:
+        whole, unpooled, ones = found.made("pecr"), found.made("ecr"), torch.ones_like(x)
+        ways |= {PECR: lambda: whole(x), PECR_ONES: lambda: whole(ones)}
+        ways[UNFUSED_ONES] = lambda: F.max_pool2d(unpooled(ones), *found.pooling)
     if is_offered(x.device.type, x.dtype):
         csr = CsrConvolution(conv)
         ways |= {CSR: lambda: csr(x), CSR_CONVERSION: lambda: csr.matrices(x)}

@@ -3,10 +3,12 @@ it makes, saved and loaded."""
 
 import copy
 import io
+from pathlib import Path
 
 import torch
 
 import fusedsc
+from fusedsc.sparse import decisions
 
 LAYOUTS = [torch.contiguous_format, torch.channels_last]
 FASTEST = {
@@ -41,6 +43,11 @@ def times_of(way, whole="sparse", output="dense", block="layers", cats="concaten
         return [{name: 10.0 * (1 + order.index(name)) for name in ways}] * 3
 
     return times
+
+
+def layer_files() -> list[Path]:
+    """What is kept of layers: those of whole networks say which network is taken."""
+    return [file for file in sorted(decisions.folder().glob("*.json")) if '"taken"' not in file.read_text()]
 
 
 def saved(model) -> bytes:

@@ -23,6 +23,7 @@ from benchmarks.workloads import Place, counting, csr, sparse, trained_network
 from benchmarks.workloads.sparse import SparseConvolution
 from benchmarks.workloads.sparse_network import SparseNetwork, check_precision, counts_of
 from fusedsc import functional
+from fusedsc.sparse import timing
 
 pytestmark = [
     pytest.mark.xdist_group("benchmarks_sparse"),  # they share a run
@@ -98,6 +99,12 @@ def test_gains_are_split(run):
             assert pooled or factors["fusion"] == 1
 
 
+@pytest.fixture
+def wall_clock(monkeypatch):
+    """Whatever another test has left: a thread that sleeps has no time of its own."""
+    monkeypatch.setattr(timing, "clock_of_cpu", "perf_counter")
+
+
 def sleeping(milliseconds):
     return lambda i: time.sleep(milliseconds / 1e3)
 
@@ -106,12 +113,12 @@ def sleeping(milliseconds):
     ("ours", "dense", "taken"),
     [(4, 9, "ours"), (9, 4, "ours, dense"), (9, 14, "eager channels_last"), (8, 8, "eager channels_last")],
 )
-def test_the_choice_is_measured(ours, dense, taken):
+def test_the_choice_is_measured(wall_clock, ours, dense, taken):
     pytorch = {"eager contiguous": sleeping(12), "eager channels_last": sleeping(8)}
     assert sparse.chosen(pytorch, {"ours": sleeping(ours), "ours, dense": sleeping(dense)}, 2, "cpu") == taken
 
 
-def test_the_choice_is_measured_on_all_sets():
+def test_the_choice_is_measured_on_all_sets(wall_clock):
     """What is fast on the first alone is not fast."""
     ours = {"ours": lambda i: time.sleep(0.02 if i else 0)}
     assert sparse.chosen({"eager contiguous": sleeping(3)}, ours, 1, "cpu") == "ours"
@@ -137,7 +144,9 @@ def test_networks_have_their_layers(run):
     for layer in layers[1:]:
         assert 0.3 < layer["zeros"] < 1
         assert layer["dense_multiplications"] > layer["multiplications"] > 0
-        assert set(layer["us"]) == {"ecr", "ours, ones", "ours, one output", "torch.sparse", "torch.sparse, conversion"}
+        pooled = {"pecr", "pecr, ones", "ours, unfused, ones"} if layer["pecr_us"] is not None else set()
+        ecr = {"ecr", "ours, ones", "ours, one output", "torch.sparse", "torch.sparse, conversion"}
+        assert set(layer["us"]) == ecr | pooled
         assert layer[f"{layer['choice']}_us"] > 0
     assert [layer["pecr_us"] is not None for layer in layers] == [False, True, False, False]
     assert sum(record["choices"].values()) == len(layers)

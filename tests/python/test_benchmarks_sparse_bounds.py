@@ -90,6 +90,7 @@ def network_record(**changed):
         "layers": layers,
         "tf32": True,
         "layout": "contiguous",
+        "pytorch_us": 200.0,
         "pytorch_us_of_all": {"eager contiguous": 200.0},
     } | changed
 
@@ -102,10 +103,30 @@ def test_bounds_of_a_network():
     # Bytes 1, 2, 5 and 2 us; dense on tensor cores 10, 100 and 20; rows 100, 20 and 180.
     assert bound.whole == pytest.approx(4 + 10 + 20 + 20 + 2)
     assert bound.skipping == pytest.approx(200 - (60 - 21)), "what is slower by skipping stays as it is"
+    fastest = network_record(pytorch_us=150.0)
+    skipping = sparse_bounds.bound_of_network(GPU, fastest, weights).skipping
+    assert skipping == pytest.approx(150 - (45 - 21)), "of the fastest each layer has the same share"
+    skipping = sparse_bounds.bound_of_network(GPU, network_record(pytorch_us=50.0), weights).skipping
+    assert skipping == pytest.approx(4 + 10 + 20 + 20 + 2), "no less than all layers alone"
     without = sparse_bounds.bound_of_network(GPU, network_record(tf32=False), weights)
     assert without.whole == pytest.approx(4 + 80 + 20 + 160 + 2)
     small = sparse_bounds.bound_of_network(GPU, network_record(), {"0": 1, "1": 1, "2": 1})
     assert small.memory == 0
+
+
+def test_layers_with_pooling_in_a_network(monkeypatch):
+    monkeypatch.setattr(sparse_bounds, "weights_of", lambda name: {"a": 100, "b": 1000, "c": 25})
+    layer = {"layer": "b", "zeros": 0.5, "multiplications": 500, "dense_us": 303.0, "pecr_us": 202.0, "choice": "pecr"}
+    without = {"case": "net", "layers": [{"layer": "a", "pecr_us": None}, layer, layer | {"layer": "c"}]}
+    dense = layer | {"dense_us": 50.5, "choice": "dense"}
+    with_tf32 = {"case": "net", "layers": [{"layer": "a", "pecr_us": None}, dense, dense | {"layer": "c"}]}
+    first, second = sparse_bounds.pooled_rows(GPU, [without], [with_tf32])
+    # 4,500 bytes, of which 1,000 stay in the cache: 31 us of b's, 0.8 of c's. Rows: 100 us, 125 as reached.
+    of_both = ("0.50", "101.0", "126.0", "303.0", "3.00", "2.40", "1.50", "50.5", "0.50", "0.40", "1.00")
+    assert first == ("net conv2", *of_both)
+    assert second == ("net conv3", *of_both)
+    (alone, _) = sparse_bounds.pooled_rows(GPU, [without], [])
+    assert alone[-5:] == ("1.50", "", "", "", "")
 
 
 def test_weights_of_a_network_are_those_that_it_has():
@@ -212,8 +233,8 @@ def test_what_was_not_measured_stands_beside_the_paper():
 
 def test_networks_with_and_without_compiling(monkeypatch):
     """Records from before there was any say nothing of it."""
-    old = sparse_tables.results("h200/sparse_network_without_tf32")[0]
-    assert "whole" not in old
+    kept = sparse_tables.results("h200/sparse_network_without_tf32")[0]
+    old = {key: value for key, value in kept.items() if key != "whole"}
     new = {**old, "whole": {"taken": "sparse, compiled", "us": {}, "failed": {}}}
     monkeypatch.setattr(sparse_tables, "results", lambda name: [new, old])
     of_new, of_old = sparse_tables.sparse_networks().splitlines()[-2:]

@@ -322,15 +322,22 @@ def test_missing_is_for_gpus(capsys):
 
 
 def test_gains_of_networks_are_split():
+    pecr = {"choice": "pecr", "ecr_us": 9.0, "pecr_us": 5.0, "us": {"ecr": 8.0, "ours, ones": 12.0}}
     layers = [
         {"choice": "ecr", "ecr_us": 10.0, "us": {"ecr": 8.0, "ours, ones": 24.0}},
-        {"choice": "pecr", "ecr_us": 9.0, "pecr_us": 5.0, "us": {"ecr": 8.0, "ours, ones": 12.0}},
+        pecr,
         {"choice": "dense", "dense_us": 3.0, "ecr_us": 9.0, "us": {"ecr": 8.0, "ours, ones": 80.0}},
         {"choice": "own", "own_us": 3.0},
     ]
     record = {"ours_us": 50.0, "pytorch_us": 145.0, "ratio": 2.9, "layers": layers}
     factors = sparse_gains.split_network(record)
     assert factors["zeros"] == pytest.approx((50 + 20 + 2.5) / 50)
+    assert factors["fusion"] == 1
+    assert math.prod(factors.values()) == pytest.approx(2.9)
+    pecr["us"] |= {"pecr": 4.0, "pecr, ones": 16.0, "ours, unfused, ones": 20.0}
+    factors = sparse_gains.split_network(record)
+    assert factors["zeros"] == pytest.approx((50 + 20 + 15) / 50)
+    assert factors["fusion"] == pytest.approx((50 + 20 + 20) / (50 + 20 + 15))
     assert math.prod(factors.values()) == pytest.approx(2.9)
 
 

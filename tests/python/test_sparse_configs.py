@@ -12,13 +12,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 from devices import device
-from sparse_choices import loaded, saved
+from sparse_choices import layer_files, loaded, saved
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import fusedsc
 from fusedsc import functional
-from fusedsc.sparse import SparseConv2d, decisions, timing
+from fusedsc.sparse import SparseConv2d, timing
 
 CPU_CONFIGS = ["cpu", "cpu/vectors=1", "cpu/vectors=2"]
 """As many whatever the layer. The kernel for CPUs has none of such words: it passes over them, and what calls it was
@@ -243,7 +243,7 @@ def test_damaged_configs_are_measured_again(fastest, store, config):
     tried = fastest(1, 2, 1, 0, 2)
     x = image()
     expected = configs(optimized(x, configs=3))
-    files = sorted(decisions.folder().glob("*.json"))
+    files = layer_files()
     for file in files:
         file.write_text(json.dumps(json.loads(file.read_text()) | {"config": config}))
     tried = fastest(1, 2, 1, 0, 2)
@@ -257,7 +257,7 @@ def test_files_from_before_there_were_configs(choose, store, monkeypatch):
     choose("ecr")
     x = image()
     optimized(x, configs=1)
-    for file in decisions.folder().glob("*.json"):
+    for file in layer_files():
         content = json.loads(file.read_text())
         assert "configs" not in content["key"]
         assert content.pop("config") == ""

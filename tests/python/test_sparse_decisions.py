@@ -7,6 +7,7 @@ import stat
 import pytest
 import torch
 from devices import device
+from sparse_choices import layer_files as files
 from torch import nn
 
 import fusedsc
@@ -49,10 +50,6 @@ def image(zeros=0.5, size=10):
 def optimize(x=None, **options):
     result = fusedsc.sparse.optimize(network(), image() if x is None else x, progress=False, verbose=False, **options)
     return fusedsc.sparse.report(result)
-
-
-def files():
-    return sorted(decisions.folder().glob("*.json"))
 
 
 def test_a_layer_is_measured_once(measured, store):
@@ -144,8 +141,8 @@ def test_a_file_in_the_folders_place_is_warned_of(measured, store):
 
 def test_cache_clear_removes_them(measured, capsys):
     optimize()
-    count = len(files())
+    count = len(list(decisions.folder().glob("*.json")))
     (decisions.folder() / "notes.txt").write_text("somebody's own")
     assert main(["cache", "clear"]) == 0
-    assert f"{count} measured layer" in capsys.readouterr().out
+    assert f"{count} measured layers and networks" in capsys.readouterr().out
     assert [file.name for file in decisions.folder().iterdir()] == ["notes.txt"]

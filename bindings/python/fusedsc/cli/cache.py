@@ -82,4 +82,6 @@ def _clear(_: list[str]) -> tuple[str, str]:
     count, why_not = torch.ops.fusedsc._cache_clear()
     layers, why_not_layers = decisions.clear()
     said = f"{count} choices removed from {place}"
-    return said + (f", {layers} measured layers from {decisions.folder()}" if layers else ""), why_not or why_not_layers
+    return said + (
+        f", {layers} measured layers and networks from {decisions.folder()}" if layers else ""
+    ), why_not or why_not_layers

@@ -1,4 +1,5 @@
-"""What :func:`fusedsc.sparse.optimize` has measured of layers, kept beside the tuner's choices: a file for each."""
+"""What :func:`fusedsc.sparse.optimize` has measured of layers, kept beside the tuner's choices: a file for each.
+``network_decisions`` has those of whole networks."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from ..matching.fused import FusedModule
 from ..matching.layers import conv_kind
 from .patterns import Layer
 
-__all__ = ["Decision", "clear", "find", "folder", "keep", "key_of", "sources_of"]
+__all__ = ["Decision", "clear", "find", "folder", "keep", "key_of", "place_of", "read", "sources_of", "write"]
 
 ZEROS_APART = 0.02
 """Shares of zeros that differ by less are the same problem."""
@@ -64,10 +65,8 @@ def key_of(
     other sources of our kernels, and other configs."""
     conv, pooling = layer.conv, layer.pooling
     key = {
-        "device": _device(x.device),
-        "versions": [__version__, torch.__version__],
+        **place_of(x.device),
         "sources": [sources_of(role) for role in _roles(layer, ways)],
-        "settings": _settings(x.device),
         "x": [list(x.shape), list(x.stride()), str(x.dtype)],
         "ways": [type(conv).__name__, *ways],
         "zeros": round(sparsity / ZEROS_APART) if "ecr" in ways else None,
@@ -75,8 +74,6 @@ def key_of(
         "window": [conv.stride, conv.padding, conv.dilation, conv.groups, conv.padding_mode],
         "behind": [type(layer.norm).__name__, layer.activation, str(pooling)],
     }
-    if torch.is_autocast_enabled(x.device.type):
-        key["autocast"] = str(torch.get_autocast_dtype(x.device.type))
     if layer.front is not None:
         key["front"] = [type(layer.front.norm).__name__, layer.front.activation]
     if has_sum:
@@ -86,6 +83,14 @@ def key_of(
     if configs:
         key["configs"] = {way: list(texts) for way, texts in configs.items()}
     return json.dumps(key, sort_keys=True)
+
+
+def place_of(device: torch.device) -> dict[str, object]:
+    """The device, versions and settings that any times depend on."""
+    place = {"device": _device(device), "versions": [__version__, torch.__version__], "settings": _settings(device)}
+    if torch.is_autocast_enabled(device.type):
+        place["autocast"] = str(torch.get_autocast_dtype(device.type))
+    return place
 
 
 def sources_of(role: str) -> str:
@@ -104,24 +109,35 @@ def _roles(layer: Layer, ways: Sequence[str]) -> list[str]:
 
 def find(key: str, configs: Configs) -> Decision | None:
     """What is kept; a damaged or foreign file is none, and is replaced."""
-    if _is_frozen():
-        return None
     try:
-        content = json.loads(_file(key).read_text())
-        if content["key"] != key:
-            return None
         before_there_were_any = {"config": "", "own_front": False, "folded_us": None}
-        content = before_there_were_any | content
+        content = before_there_were_any | read(key)
         decision = Decision(**{field.name: content[field.name] for field in fields(Decision)})
         time = getattr(decision, f"{decision.choice}_us", None)
         is_known = decision.config in ("", *configs.get(decision.choice, ()))
         is_known = is_known and isinstance(decision.own_front, bool)
         return decision if isinstance(time, float) and is_known else None
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+    except (TypeError, KeyError):
         return None
 
 
 def keep(key: str, decision: Decision) -> None:
+    """As ``write`` does."""
+    write(key, asdict(decision))
+
+
+def read(key: str) -> dict[str, object]:
+    """What ``write`` has kept; nothing of a damaged or foreign file."""
+    if _is_frozen():
+        return {}
+    try:
+        content = json.loads(_file(key).read_text())
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) and content.get("key") == key else {}
+
+
+def write(key: str, content: Mapping[str, object]) -> None:
     """Whole or not at all; a folder that cannot be written is warned of, and nothing else is lost."""
     if _is_frozen():
         return
@@ -131,7 +147,7 @@ def keep(key: str, decision: Decision) -> None:
         descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=".new-")
         try:
             with os.fdopen(descriptor, "w") as new:
-                json.dump({"key": key, **asdict(decision)}, new)
+                json.dump({"key": key, **content}, new)
                 new.flush()
                 os.fsync(new.fileno())
             os.replace(name, file)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ..arguments import integer
 from ..arguments import module as module_argument
+from . import network_decisions
 from .concatenations import Room
 from .folded import FoldedConv2d
 from .formats import in_format, other_formats
@@ -22,7 +23,7 @@ from .layers import DenseConv2d, SparseConv2d
 from .measuring import measure
 from .regions import Region, find_regions
 from .report import SparseReport
-from .whole import compiled_part, is_compiled, taken_network
+from .whole import COMPILED, compiled_part, is_compiled, taken_network
 
 __all__ = ["optimize", "report", "restore"]
 
@@ -74,8 +75,9 @@ def optimize(
     class.
 
     What was measured of a layer is kept beside the tuner's choices (``fusedsc cache path``) and not measured again: of
-    the same sizes, types, settings and versions, with a share of zeros within 0.02. ``FUSEDSC_TUNE=0`` neither reads
-    nor keeps any. Pairs of layers and the whole network are timed each time.
+    the same sizes, types, settings and versions, with a share of zeros within 0.02. So is which whole network is the
+    fastest, of a network that is traced as a whole: with the same layers, choices of these, sample's sizes and
+    ``compile``. ``FUSEDSC_TUNE=0`` neither reads nor keeps any. Pairs of layers are timed each time.
 
     What is faster depends on the share of zeros, on the batch and on the machine's threads: give a sample like what
     will come. Other inputs are computed as right, but perhaps not as fast.
@@ -129,7 +131,12 @@ def optimize(
                 apart = [replace(one, concatenations=None) for one in regions]
                 to_compile["sparse"] = _installed(_with_own_containers(optimized, regions), apart)
             networks["sparse"] = _installed(optimized, regions)
-        result, whole = taken_network(networks, to_compile, inputs)
+        ways = [*networks, *(f"{name}{COMPILED}" for name in to_compile)]
+        key = network_decisions.key_of(model, inputs, regions, ways)
+        known = None if again else network_decisions.find(key, ways)
+        result, whole = taken_network(networks, to_compile, inputs, known)
+        if whole is not known:
+            network_decisions.keep(key, whole)
     rows = [region.rows[layer] for region in regions for layer in region.convolutions]
     concatenations = [region.concatenations for region in regions if region.concatenations is not None]
     taken_back = whole.is_dense and "sparse" in networks

@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 
 import torch
@@ -15,7 +16,10 @@ from . import timing
 from .layers import SparseConv2d
 from .report import WholeNetwork
 
-__all__ = ["compiled_part", "is_compiled", "taken_network"]
+__all__ = ["COMPILED", "compiled_part", "is_compiled", "taken_network"]
+
+COMPILED = ", compiled"
+"""What names of ways end with that are compiled."""
 
 
 def is_compiled(model: nn.Module) -> bool:
@@ -33,7 +37,10 @@ def compiled_part(model: nn.Module) -> str | None:
 
 
 def taken_network(
-    networks: Mapping[str, nn.Module], to_compile: Mapping[str, nn.Module], inputs: tuple[Tensor, ...]
+    networks: Mapping[str, nn.Module],
+    to_compile: Mapping[str, nn.Module],
+    inputs: tuple[Tensor, ...],
+    known: WholeNetwork | None = None,
 ) -> tuple[nn.Module, WholeNetwork]:
     """The fastest, and how long each took. To be called without gradients.
 
@@ -42,7 +49,11 @@ def taken_network(
             returned; "dense, channels_last" or "dense, contiguous", where it runs in another memory format; and
             "sparse", with its layers' choices, if there are any.
         to_compile: the same as they are to be compiled, and not the model itself; or none.
+        known: what was found before. It is taken without timing any, unless it does not run now.
     """
+    if known is not None:
+        with suppress(Exception):  # of the network or the compiler: whatever it is, all are timed then
+            return _known(networks, to_compile, inputs, known.taken), known
     timed, failed = {}, {}
     for name, network in networks.items():
         try:
@@ -55,14 +66,25 @@ def taken_network(
         if name not in timed:
             continue
         try:
-            timed[f"{name}, compiled"] = _compiled(network, inputs)
+            timed[f"{name}{COMPILED}"] = _compiled(network, inputs)
         except Exception as error:  # of the compiler: whatever it is
-            failed[f"{name}, compiled"] = _said(getattr(error, "inner_exception", error))  # what a backend raised
+            failed[f"{name}{COMPILED}"] = _said(getattr(error, "inner_exception", error))  # what a backend raised
     ways = {name: partial(network, *inputs) for name, network in timed.items()}
     device = inputs[0].device.type
     taken, us = timing.faster_way("dense", timing.times_of(ways, "dense", device))
     result = copy.deepcopy(timed["dense"]) if taken == "dense" else timed[taken]
     return result, WholeNetwork(taken, us, failed)
+
+
+def _known(
+    networks: Mapping[str, nn.Module], to_compile: Mapping[str, nn.Module], inputs: tuple[Tensor, ...], taken: str
+) -> nn.Module:
+    if taken == "dense":
+        return copy.deepcopy(networks[taken])
+    if taken.endswith(COMPILED):
+        return _compiled(to_compile[taken.removesuffix(COMPILED)], inputs)
+    networks[taken](*inputs)
+    return networks[taken]
 
 
 def _said(error: Exception) -> str:
