@@ -155,8 +155,8 @@ class NetworkBound:
     """Each layer alone: its launch, and the longest of its bytes, and products on tensor cores or without zeros."""
     skipping: float
     """PyTorch's fastest, where each layer that reads zeros takes its bound by skipping them, if that is less than
-    PyTorch takes. Layers were timed as in the eager network of the record's memory format: in the fastest, each is taken
-    to have the same share of the whole. No less than ``whole``."""
+    PyTorch takes. Layers were timed as in the eager network of the record's memory format: in the fastest, each is
+    taken to have the same share of the whole. No less than ``whole``."""
 
 
 def beyond_cache(gpu: Gpu, weights: Mapping[str, int]) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from statistics import geometric_mean
 
 from kept_results import LAYOUTS, RESULTS, ms, of, results, results_if_kept
@@ -128,16 +128,25 @@ def opponents() -> str:
 
 
 def varied(suite: str, key: str, unit: str) -> str:
-    """Gains of a suite that varies something: without TensorFloat-32 / with it, of float32 and channels_last."""
+    """Gains of a suite that varies something: without TensorFloat-32 / with it, of float32 and channels_last.
+    Below those of what skips zeros those with the measured choice, where records have it."""
     both = [of(records, layout="channels_last") for records in list(kept(suite))[:2]]
     values = sorted({record[key] for records in both for record in records})
-    found = [{(record["layer"], record[key]): f"{record['ratio']:.2f}" for record in records} for records in both]
     layers = dict.fromkeys(record["layer"] for records in both for record in records)
-    rows = [
-        (layer, *(" / ".join(gains.get((layer, value), "-") for gains in found) for value in values))
-        for layer in layers
-    ]
+    rows = []
+    for layer in layers:
+        of_layer = [{record[key]: record for record in records if record["layer"] == layer} for records in both]
+        rows.append((layer, *_side_by_side(of_layer, values, lambda record: record["ratio"])))
+        if any("choice" in record for records in of_layer for record in records.values()):
+            rows.append((f"{layer}, by choice", *_side_by_side(of_layer, values, gain_by_choice)))
     return table(("layer", *(f"{value}{unit}" for value in values)), rows, len(values))
+
+
+def _side_by_side(
+    both: list[dict[object, Record]], values: list[object], gain: Callable[[Record], float]
+) -> Iterator[str]:
+    for value in values:
+        yield " / ".join(f"{gain(records[value]):.2f}" if value in records else "-" for records in both)
 
 
 def gains_of_layers() -> str:

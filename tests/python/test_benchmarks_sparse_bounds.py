@@ -211,13 +211,19 @@ def test_tables_have_both_settings_of_tf32(tmp_path, monkeypatch):
         ("", True, {("a", 0): 0.5, ("b", 0): 1}),
     ):
         records = [
-            common | {"case": f"{layer}{percent}", "layer": layer, "percent": percent, "ratio": gain, "tf32": tf32}
+            common
+            | {"case": f"{layer}{percent}", "layer": layer, "percent": percent, "ratio": gain, "tf32": tf32}
+            | {"us_beside": {}, "pytorch_variant": "eager contiguous"}
             for (layer, percent), gain in gains.items()
         ]
         (tmp_path / "h200" / f"sparse_by_zeros{ending}.json").write_text(json.dumps(records))
     rows = sparse_tables.varied("sparse_by_zeros", "percent", "%").splitlines()
     assert rows[0] == "| layer | 0% | 99% |"
     assert rows[2:] == ["| a | 2.00 / 0.50 | 3.00 / - |", "| b | - / 1.00 | - / - |"]
+    records[0] |= {"choice": "eager contiguous", "us_beside": {}}
+    (tmp_path / "h200" / "sparse_by_zeros.json").write_text(json.dumps(records))
+    rows = sparse_tables.varied("sparse_by_zeros", "percent", "%").splitlines()
+    assert rows[3] == "| a, by choice | 1.00 / 1.00 | 1.00 / - |"
     assert sparse_tables.opponents().splitlines()[2:] == [
         "| sparse_by_zeros | float32, no TF32 | 2 | 0 | not timed | not timed | not timed |",
         "| sparse_by_zeros | float32, TF32 | 2 | 0 | not timed | not timed | not timed |",
