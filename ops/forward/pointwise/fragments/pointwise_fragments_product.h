@@ -203,7 +203,7 @@ struct FragmentProduct {
 
   /// Of a block: rows under way, sums of parts, coefficients and the weight; in the end what the sink needs.
   template <class Sink>
-  FUSEDSC_HOST_DEVICE static std::size_t memory_bytes(int depth, bool has_other) {
+  FUSEDSC_HOST_DEVICE static constexpr std::size_t memory_bytes(int depth, bool has_other) {
     const std::size_t prologue = kHasFusion ? FragmentPrologue::bytes(Tile::chunks(depth) * Tile::kChunk) : 0;
     const std::size_t bytes = stages_bytes(has_other) + Sums::kExchangeBytes + prologue +
                               static_cast<std::size_t>(Tile::chunks(depth)) * Weight::kChunkBytes;

@@ -25,7 +25,7 @@ struct StreamedProduct {
 
   /// Of a block: stages, sums on their way to other threads, coefficients; in the end what the sink needs.
   template <class Sink>
-  FUSEDSC_HOST_DEVICE static std::size_t memory_bytes(int depth, bool has_other) {
+  FUSEDSC_HOST_DEVICE static constexpr std::size_t memory_bytes(int depth, bool has_other) {
     const int prologue = kHasFusion ? FragmentPrologue::bytes(Tile::steps(depth) * Tile::kDepth) : 0;
     const auto bytes = static_cast<std::size_t>(Tile::kStages * stage_bytes(has_other) + kExchangeBytes + prologue);
     return bytes > Sink::kFinishBytes ? bytes : Sink::kFinishBytes;
