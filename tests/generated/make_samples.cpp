@@ -27,7 +27,7 @@ void write(const std::string& file, Samples (*samples_of)(DataType)) {
     const Samples samples = samples_of(target.dtype);
     for (const auto& problem : samples.problems) {
       const auto arguments = arguments_of_problem(problem);
-      for (const tuning::Config& config : sampled(samples.kernel.configs(arguments), number++)) {
+      for (const tuning::Config& config : sampled(samples, arguments, number++)) {
         texts.insert(samples.kernel.source(arguments, config));
       }
     }
@@ -60,5 +60,7 @@ int main(int count, char** arguments) {
   write(folder + "/depthwise_weight_samples.cpp", depthwise_weight_samples);
   write(folder + "/pointwise_input_samples.cpp", pointwise_input_samples);
   write(folder + "/pointwise_weight_samples.cpp", pointwise_weight_samples);
+  write(folder + "/pointwise_fragments_samples.cpp", pointwise_fragments_samples);
+  write(folder + "/pointwise_input_fragments_samples.cpp", pointwise_input_fragments_samples);
   return 0;
 }

@@ -9,6 +9,7 @@
 #include "fusedsc/backward/pointwise/pointwise_kernels.h"
 #include "fusedsc/forward/depthwise/depthwise_kernels.h"
 #include "fusedsc/forward/pointwise/pointwise_kernels.h"
+#include "fusedsc/tuning/generator/fragment_tiling.h"
 #include "gpu/gpu_under_test.h"
 #include "ops/backward_case.h"
 #include "ops/depthwise_cases.h"
@@ -23,6 +24,7 @@ struct GeneratedSamples {
   const char *role, *separate;
   tuning::Kernel<Arguments> kernel;
   std::vector<Case> problems;
+  bool fragments = false;  ///< of a kernel's configs those by fragments; else the others
 };
 
 inline constexpr Memory kSampledMemories[] = {Memory::channels_last, Memory::contiguous};
@@ -44,6 +46,32 @@ inline auto pointwise_samples(DataType dtype) {
     samples.problems.push_back({dtype, {{1, 56, 8, 10}, 64}, fused, memories});
     samples.problems.push_back({dtype, {{2, 32, 12, 14}, 96}, training, memories});
     samples.problems.push_back({dtype, {{1, 66, 5, 7}, 70, 2}, {}, memories});
+  }
+  return samples;
+}
+
+/// Whole runs, and of 16 bits packed rows; none of doubles, which have no such kernels.
+inline auto pointwise_fragments_samples(DataType dtype) {
+  using enum ForwardFusion::Output;
+  const ForwardFusion biased{.bias = true},
+      fused{.prologue = true,
+            .activation = Activation::relu6,
+            .output = epilogue,
+            .epilogue_activation = Activation::relu,
+            .residual = true},
+      smooth{.prologue = true, .activation = Activation::silu, .output = epilogue},
+      training{.bias = true, .prologue = true, .activation = Activation::relu, .output = statistics};
+  GeneratedSamples<ForwardCase<PointwiseGeometry>, PointwiseArguments> samples{
+      "pointwise_conv2d.forward", nullptr, gpu::pointwise_generated(), {}, true};
+  if (dtype == DataType::float64) return samples;
+  const Memories memories = Memories::all(Memory::channels_last);
+  samples.problems = {{dtype, {{2, 24, 7, 7}, 40, 1, true}, biased, memories},
+                      {dtype, {{1, 160, 8, 10}, 64, 1, true}, fused, memories},
+                      {dtype, {{2, 72, 12, 14}, 96, 1, true}, training, memories},
+                      {dtype, {{1, 64, 5, 7}, 96, 2, true}, smooth, memories}};
+  if (size_of(dtype) == 2) {
+    samples.problems.push_back({dtype, {{2, 34, 6, 7}, 46}, fused, memories});
+    samples.problems.push_back({dtype, {{1, 172, 5, 5}, 60, 2}, {}, memories});
   }
   return samples;
 }
@@ -128,6 +156,21 @@ inline PointwiseGradientSamples pointwise_input_samples(DataType dtype) {
   return samples;
 }
 
+inline PointwiseGradientSamples pointwise_input_fragments_samples(DataType dtype) {
+  const auto& [plain, to_batch_norm, to_residual] = kInputFusions;
+  PointwiseGradientSamples samples{"pointwise_conv2d.backward", nullptr, pointwise_backward_generated(), {}, true};
+  if (dtype == DataType::float64) return samples;
+  const Memories memories = Memories::all(Memory::channels_last);
+  samples.problems = {{dtype, {{2, 24, 8, 10}, 72, 1, true}, plain, memories},
+                      {dtype, {{2, 96, 12, 14}, 40, 1, true}, to_batch_norm, memories},
+                      {dtype, {{1, 64, 5, 7}, 96, 2, true}, to_residual, memories}};
+  if (size_of(dtype) == 2) {
+    samples.problems.push_back({dtype, {{2, 34, 6, 7}, 46}, to_batch_norm, memories});
+    samples.problems.push_back({dtype, {{1, 60, 5, 5}, 172, 2}, plain, memories});
+  }
+  return samples;
+}
+
 inline PointwiseGradientSamples pointwise_weight_samples(DataType dtype) {
   const auto& [plain, fused] = kWeightFusions;
   PointwiseGradientSamples samples{"pointwise_conv2d.backward", nullptr, pointwise_backward_generated(), {}};
@@ -141,11 +184,13 @@ inline PointwiseGradientSamples pointwise_weight_samples(DataType dtype) {
 }
 
 /// Of all that there are for a problem a few that are far apart.
-inline tuning::Configs sampled(const tuning::Configs& configs, std::size_t problem) {
-  tuning::Configs some;
-  constexpr std::size_t kMost = 2;
-  const std::size_t step = configs.size() / kMost;
-  for (std::size_t i = 0; i < kMost && i < configs.size(); ++i) {
+template <class Samples, class Arguments>
+tuning::Configs sampled(const Samples& samples, const Arguments& arguments, std::size_t problem) {
+  tuning::Configs configs = samples.kernel.configs(arguments), some;
+  std::erase_if(configs,
+                [&](const tuning::Config& config) { return tuning::is_fragment_tiling(config) != samples.fragments; });
+  const std::size_t most = samples.fragments ? 3 : 2, step = configs.size() / most;
+  for (std::size_t i = 0; i < most && i < configs.size(); ++i) {
     some.push_back(configs[(i * step + problem) % configs.size()]);
   }
   return some;

@@ -204,6 +204,48 @@ TEST_P(GeneratedText, PointwiseGradientsCompile) {
   expect_predicted();
 }
 
+/// By fragments, of which only NVIDIA's GPUs have products.
+TEST_P(GeneratedText, PointwiseFragmentsCompile) {
+  if (GetParam() != CompilerKind::nvrtc) GTEST_SKIP() << "AMD's GPUs have no such products";
+  const CompiledCase all[] = {{DataType::float32, Layout::channels_last, false, "sm_80"},
+                              {DataType::float16, Layout::channels_last, true, "sm_80"},
+                              {DataType::bfloat16, Layout::channels_last, true, "sm_90"}};
+  for (const CompiledCase& each : all) {
+    for (const FragmentRows memory : {FragmentRows::whole, FragmentRows::packed}) {
+      const bool packed = memory == FragmentRows::packed;
+      if (packed && size_of(each.dtype) != 2) continue;
+      const std::int64_t channels = packed ? 94 : 96, outputs = packed ? 114 : 576;
+      const Sizes x{1, channels, 14, 14}, weight{outputs, channels, 1, 1}, y{1, outputs, 14, 14};
+      const generated::PointwiseTarget target{each.architecture, 132, each.copy_stages(), true, true, false, memory};
+      for (const bool is_input : {false, true}) {
+        const auto forward = forward_arguments<PointwiseArguments>(each, x, weight, y);
+        const auto backward = backward_arguments<PointwiseBackwardArguments>(each, Direction::grad_input, x, weight, y);
+        Configs configs = is_input ? generated::pointwise_gradient_configs(backward, target, Direction::grad_input)
+                                   : generated::pointwise_configs(forward, target);
+        std::erase_if(configs, [](const Config& config) { return !is_fragment_tiling(config); });
+        const FragmentExtents extents{each.dtype,
+                                      memory,
+                                      is_input,
+                                      each.is_fused,
+                                      each.is_fused && is_input,
+                                      static_cast<int>(is_input ? outputs : channels),
+                                      static_cast<int>(is_input ? channels : outputs),
+                                      each.is_fused && is_input ? 1 : 0};
+        for (const Config& config : some_of(configs, 3)) {
+          SCOPED_TRACE(testing::Message() << (is_input ? "grad_input: " : "forward: ") << printed(config));
+          const generated::GeneratedText text =
+              is_input ? generated::pointwise_gradient_text(backward, target, Direction::grad_input, config)
+                       : generated::pointwise_text(forward, target, config);
+          EXPECT_NE(text.text.find("FragmentsOfPass"), std::string::npos);
+          compare(text.text, each, resources_of(fragment_tiling_of(config), extents, limits_of(each.architecture)),
+                  false);
+        }
+      }
+    }
+  }
+  expect_predicted();
+}
+
 TEST_P(GeneratedText, DepthwiseCompiles) {
   for (const CompiledCase& each : cases()) {
     auto a = forward_arguments<DepthwiseArguments>(each, {1, 96, 15, 15}, {96, 1, 3, 3}, {1, 96, 15, 15});

@@ -6,6 +6,7 @@
 
 #include "fusedsc/common/status.h"
 #include "fusedsc/tuning/generator/depthwise_tiling.h"
+#include "fusedsc/tuning/generator/fragment_tiling.h"
 #include "fusedsc/tuning/generator/matrix_tiling.h"
 #include "fusedsc/tuning/generator/pointwise_tiling.h"
 
@@ -217,6 +218,58 @@ TEST(Tiling, UnknownArchitecture) {
   } catch (const InvalidArgument& error) {
     EXPECT_NE(std::string(error.what()).find("\"sm_61\" are not known; there are those of gfx906"), std::string::npos);
   }
+}
+
+/// Shared memory by hand, of 16-bit elements: 96 channels in, two of four warps with other values of k.
+TEST(FragmentTiling, SharedMemoryByHand) {
+  const DeviceLimits& limits = limits_of("sm_80");
+  FragmentExtents extents{.dtype = DataType::float16, .depth = 96, .channels = 576};
+  // The weight stays: four stages of 16 bytes a thread and 8 positions; sums on their way; 128 values of k of 32
+  // channels.
+  const FragmentTiling stays{.rows = 32, .columns = 32, .parts = 2, .repeat_w = 2};
+  EXPECT_EQ(resources_of(stays, extents, limits).used_shared, 4 * 2 * 128 * 16 + 16 * 4 * 128 + 128 * 2 * 32);
+  // In stages of 64 values of k of 64 channels and 64 positions.
+  const FragmentTiling streams{64, 64, 1, 3, 64, 2, 2, 1};
+  EXPECT_EQ(resources_of(streams, extents, limits).used_shared, 3 * 64 * 2 * (64 + 64));
+  extents.fused = true;  // scale, shift and the other tensor's scale
+  EXPECT_EQ(resources_of(streams, extents, limits).used_shared, 3 * 64 * 2 * (64 + 64) + 3 * 4 * 128);
+  extents.has_other = extents.is_input_gradient = true;  // and its rows, and room to put sums in order
+  EXPECT_EQ(resources_of(streams, extents, limits).used_shared,
+            3 * 64 * 2 * (64 + 2 * 64) + 4 * 32 * (32 + 4) * 4 + 3 * 4 * 128);
+}
+
+TEST(FragmentTiling, WordsAreReadBack) {
+  const FragmentTiling tiling{64, 64, 1, 3, 64, 2, 2, 4};
+  const Config config = config_of(tiling);
+  EXPECT_TRUE(is_fragment_tiling(config));
+  EXPECT_EQ(fragment_tiling_of(parsed(printed(config))), tiling);
+  EXPECT_FALSE(is_fragment_tiling(config_of(PointwiseTiling{8, 64, 4, 2, 2, 2, 8})));
+  EXPECT_FALSE(is_fragment_tiling(config_of(MatrixTiling())));
+  EXPECT_THROW(fragment_tiling_of(parsed("rows=64 columns=64 repeat_w=2")), InvalidArgument);
+  EXPECT_THROW(fragment_tiling_of(parsed(printed(config) + " wave_w=8")), InvalidArgument);
+}
+
+/// What is listed fits the device, with no room for one more block, and there is nothing twice.
+TEST(FragmentTiling, AllFit) {
+  const DeviceLimits& limits = limits_of("sm_86");
+  for (const FragmentRows memory : {FragmentRows::whole, FragmentRows::packed}) {
+    const FragmentExtents extents{
+        .dtype = DataType::bfloat16, .memory = memory, .fused = true, .depth = 94, .channels = 114, .extras = 1};
+    const std::vector<FragmentTiling> all = fragment_tilings(extents, limits);
+    std::set<std::string> words;
+    for (FragmentTiling tiling : all) {
+      SCOPED_TRACE(printed(config_of(tiling)));
+      EXPECT_TRUE(words.insert(printed(config_of(tiling))).second);
+      EXPECT_TRUE(resources_of(tiling, extents, limits).fit());
+      EXPECT_LE(tiling.block_n * tiling.warps(), limits.waves);
+      EXPECT_EQ(tiling.depth > 0 || tiling.repeat_c > 1, tiling.depth > 0) << "a weight that stays is of one column";
+      if (memory == FragmentRows::packed) EXPECT_EQ(tiling.depth, 0);
+      if (++tiling.block_n > 8 || tiling.block_n * tiling.warps() > limits.waves) continue;
+      EXPECT_FALSE(resources_of(tiling, extents, limits).fit());
+    }
+    EXPECT_GT(all.size(), 100u);
+  }
+  EXPECT_TRUE(fragment_tilings({.memory = FragmentRows::none, .depth = 96, .channels = 64}, limits).empty());
 }
 
 }  // namespace

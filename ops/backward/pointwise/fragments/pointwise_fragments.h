@@ -10,6 +10,9 @@ namespace fusedsc::gpu {
 /// Empty, or why a problem's tensors are no whole runs of 16 bytes: those that its gradients need.
 std::string why_no_whole_fragments(const PointwiseBackwardArguments& a);
 
+/// Of the input gradient.
+FragmentProblem input_fragment_problem_of(const PointwiseBackwardArguments& a);
+
 /// Empty where nothing fits shared memory.
 Configs pointwise_input_fragments(const PointwiseBackwardArguments& a);
 Config cheapest_pointwise_input_fragments(const PointwiseBackwardArguments& a);

@@ -1,9 +1,9 @@
 /// The code generator of pointwise convolution's gradients: from a problem and a tiling to the text of a kernel, of the
-/// device headers of ../tiles. Nothing here needs a GPU or a compiler.
+/// device headers of ../tiles and, of the input's gradient, of ../fragments. Nothing here needs a GPU or a compiler.
 #pragma once
 
 #include "fusedsc/backward/pointwise.h"
-#include "fusedsc/forward/pointwise/generated/pointwise_tiles_text.h"
+#include "fusedsc/forward/pointwise/generated/pointwise_fragments_text.h"
 
 namespace fusedsc::generated {
 

@@ -1,6 +1,8 @@
+#include "fusedsc/backward/pointwise/fragments/pointwise_fragments.h"
 #include "fusedsc/backward/pointwise/generated/pointwise_gradients_generated.h"
 #include "fusedsc/backward/pointwise/pointwise_kernels.h"
 #include "fusedsc/backward/pointwise/tiles/pointwise_gradient_arguments.h"
+#include "fusedsc/forward/pointwise/generated/pointwise_generated_order.h"
 #include "fusedsc/tuning/compiler/generated_kernel.h"
 
 namespace fusedsc {
@@ -21,8 +23,12 @@ PointwiseGradientProblem problem_of(const PointwiseBackwardArguments& a) {
 
 generated::PointwiseTarget target_of(const PointwiseBackwardArguments& a) {
   const PointwiseNeeds needs = problem_of(a).needs;
-  return {architecture(),       multiprocessors(), kCopyStages, uses_tf32(DataType::float32, true),
-          needs.channels_inner, needs.use.elements};
+  const auto fragments = [&] {
+    if (!a.grad_x) return tuning::FragmentRows::none;
+    return fragment_rows_of(pointwise_backward_fragments().unsupported(a), input_fragment_problem_of(a).needs.packed);
+  };
+  return {architecture(),       multiprocessors(),  kCopyStages, uses_tf32(DataType::float32, true),
+          needs.channels_inner, needs.use.elements, fragments()};
 }
 
 generated::GeneratedText text_of(const PointwiseBackwardArguments& a, const Config& config) {
@@ -30,7 +36,9 @@ generated::GeneratedText text_of(const PointwiseBackwardArguments& a, const Conf
 }
 
 Configs configs(const PointwiseBackwardArguments& a) {
-  return generated::pointwise_gradient_configs(a, target_of(a), direction_of(a));
+  // The weight's gradient has no kernels by fragments.
+  return laid_out(generated::pointwise_gradient_configs(a, target_of(a), direction_of(a)),
+                  input_fragment_problem_of(a));
 }
 
 /// A launch, worked out but for addresses.
@@ -38,9 +46,11 @@ class Pass {
  public:
   Pass(const PointwiseBackwardArguments& a, const Config& config) : Pass(problem_of(a), text_of(a, config)) {
     const PointwiseNeeds& needs = problem_.needs;
-    const PointwiseTile tile{config[Knob::rows], config[Knob::columns], config[Knob::depth], config[Knob::groups],
-                             needs.tf32,         needs.use.elements};
-    const int resident = kernel_.resident_blocks(kMatrixThreads);
+    // Fragments whose weight stays have no depth of their own.
+    const int groups = config[Knob::groups],
+              depth = tuning::is_fragment_tiling(config) ? 32 * groups : config[Knob::depth];
+    const PointwiseTile tile{config[Knob::rows], config[Knob::columns], depth, groups, needs.tf32, needs.use.elements};
+    const int resident = kernel_.resident_blocks(threads_);
     if (a.grad_x) plan_product(problem_.product, tile, resident, multiprocessors(), product_);
     else weight_ = plan_weight_gradient(problem_.product, tile, resident, multiprocessors());
   }
@@ -65,7 +75,7 @@ class Pass {
 
  private:
   Pass(const PointwiseGradientProblem& problem, const generated::GeneratedText& text)
-      : problem_(problem), kernel_(text.text, text.shared_memory_bytes) {}
+      : problem_(problem), threads_(text.threads), kernel_(text.text, text.shared_memory_bytes) {}
 
   PointwiseInputGradientParameters input_parameters(const PointwiseBackwardArguments& a, Arena& arena) const {
     return input_parameters_of(a, problem_.needs.channels_inner, product_, arena);
@@ -76,11 +86,12 @@ class Pass {
 
   template <class Parameters>
   void launch(const PointwiseBackwardArguments& a, const Parameters& p, std::int64_t blocks, void* stream) const {
-    kernel_.launch(kPointwiseBackward, blocks, kMatrixThreads, stream, p);
+    kernel_.launch(kPointwiseBackward, blocks, threads_, stream, p);
     launch_sums(a, p, stream);
   }
 
   PointwiseGradientProblem problem_;
+  int threads_;
   GeneratedKernel kernel_;
   PointwiseProductParameters product_;  ///< of the input's gradient
   WeightGradientPlan weight_{};         ///< of the weight's

@@ -2,11 +2,11 @@
 /// instruction: what goes into one product comes out of another the other way round. T is the elements' type.
 #pragma once
 
-#include <cstring>
-
 #include "fusedsc/common/gpu/products/wave_product.h"
 
-#if defined(__CUDACC__) && !defined(FUSEDSC_HOST_EXECUTOR)
+#if defined(FUSEDSC_HOST_EXECUTOR)
+#include <cstring>
+#elif defined(__CUDACC__)
 #include "fusedsc/common/gpu/products/matrix.h"
 #endif
 

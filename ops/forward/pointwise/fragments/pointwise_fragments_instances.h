@@ -1,30 +1,15 @@
 /// The kernels of products with positions as columns, by their tiles: of the forward pass and of the input gradient.
 #pragma once
 
+#include "fusedsc/forward/pointwise/fragments/pointwise_fragments_pass.h"
 #include "fusedsc/forward/pointwise/fragments/pointwise_fragments_plan.h"
-#include "fusedsc/forward/pointwise/fragments/pointwise_packed_product.h"
-#include "fusedsc/forward/pointwise/fragments/pointwise_streamed_product.h"
 
 namespace fusedsc::gpu {
 
-/// A product, and what becomes of it: what Pass has as Parameters, kInputGradient, and Sink<T, Sweep, kFused, kClamps>.
-template <class Pass, class T, class Tile, FragmentFusion kFusion>
-struct FragmentsOfPass {
-  using Product = std::conditional_t<Tile::kStreams, StreamedProduct<T, Tile, Pass::kInputGradient, kFusion>,
-                                     FragmentProduct<T, Tile, Pass::kInputGradient, kFusion>>;
-  using Sink = typename Pass::template Sink<T, FragmentSweep<Tile>, kFusion != FragmentFusion::none,
-                                            kFusion == FragmentFusion::clamps>;
-
-  static std::size_t memory_bytes(const FragmentShape& shape) {
-    return Product::template memory_bytes<Sink>(shape.depth, shape.has_other);
-  }
-};
-
 template <class Pass, class T, class Tile, int kBlocks, FragmentFusion kFusion>
-FUSEDSC_KERNEL(kMatrixThreads, kBlocks)
+FUSEDSC_KERNEL(Tile::kThreads, kBlocks)
 fragments_kernel(typename Pass::Parameters parameters) {
-  using Kernel = FragmentsOfPass<Pass, T, Tile, kFusion>;
-  Kernel::Product::template run<typename Kernel::Sink>(parameters);
+  FragmentsOfPass<Pass, T, Tile, kFusion>::run(parameters);
 }
 
 template <class Pass, class T, class Tile, int kBlocks, FragmentFusion kFusion>
@@ -67,53 +52,34 @@ FragmentInstance<typename Pass::Parameters> streamed_fragments_of(DataType dtype
   return fragments_of_tile<Pass, T, Tile, kBlocks, kFusedBlocks, kAll>(dtype);
 }
 
-template <class Pass, class T, class Tile, int kBlocks, FragmentFusion kFusion>
-FUSEDSC_KERNEL(Tile::kThreads, kBlocks)
-packed_fragments_kernel(typename Pass::Parameters parameters) {
-  PackedProduct<Pass, T, Tile, kFusion>::run(parameters);
-}
-
-template <class Pass, class T, class Tile, int kBlocks, FragmentFusion kFusion>
-void add_packed_kernel(FragmentInstance<typename Pass::Parameters>& to) {
-  constexpr int kPlace = static_cast<int>(kFusion);
-  if constexpr (kWaveProducts) to.kernels[kPlace] = packed_fragments_kernel<Pass, T, Tile, kBlocks, kFusion>;
-  to.memory[kPlace] = PackedProduct<Pass, T, Tile, kFusion>::memory_bytes;
-}
-
 template <class Pass, class T, int kPositionTiles, int kColumns, int kBlocks, int kFusedBlocks>
 FragmentInstance<typename Pass::Parameters> packed_fragments_of(DataType dtype) {
   using Tile = PackedTile<kPositionTiles, kColumns>;
   FragmentInstance<typename Pass::Parameters> result{dtype, config_of_fragments<Tile>(), true, Tile::kThreads};
-  add_packed_kernel<Pass, T, Tile, kBlocks, FragmentFusion::none>(result);
-  add_packed_kernel<Pass, T, Tile, kFusedBlocks, FragmentFusion::clamps>(result);
-  add_packed_kernel<Pass, T, Tile, (kColumns < 64 ? 2 : 1), FragmentFusion::all>(result);
+  result.warp_positions = 8 * Tile::kPositionTiles;
+  result.warp_channels = Tile::kWarpChannels;
+  add_kernel<Pass, T, Tile, kBlocks, FragmentFusion::none>(result);
+  add_kernel<Pass, T, Tile, kFusedBlocks, FragmentFusion::clamps>(result);
+  add_kernel<Pass, T, Tile, (kColumns < 64 ? 2 : 1), FragmentFusion::all>(result);
   return result;
 }
 
-/// What is multiplied, and by which kernel.
-struct FragmentProblem {
-  FragmentNeeds needs;
-  PointwiseProblem product;
+/// Sets everything about the tiles, and returns what the kernel takes by counts, in cycles.
+template <class Parameters>
+double plan_instance(const FragmentProblem& problem, const FragmentInstance<Parameters>& instance,
+                     PointwiseProductParameters& parameters) {
+  const FragmentNeeds& needs = problem.needs;
+  const int resident = resident_blocks(kernel_of(instance, needs), instance.threads, memory_of(instance, needs));
+  const FragmentWarp warp{instance.threads / 32, instance.warp_positions, instance.warp_channels, instance.streams()};
+  return plan_fragments(problem, instance.config, warp, resident, multiprocessors(), parameters);
+}
 
-  /// Sets everything about the tiles, and returns what the kernel takes by counts, in cycles.
-  template <class Parameters>
-  double plan(const FragmentInstance<Parameters>& instance, PointwiseProductParameters& parameters) const {
-    const int resident = resident_blocks(kernel_of(instance, needs), instance.threads, memory_of(instance, needs));
-    if (instance.packed) {
-      return plan_packed_fragments(product, instance.config, needs, resident, multiprocessors(), parameters);
-    }
-    plan_fragments(product, instance.config, resident, multiprocessors(), parameters);
-    const FragmentWarp warp{instance.warp_positions, instance.warp_channels, instance.streams()};
-    return counted_fragments(product, instance.config, warp, needs, resident, multiprocessors(), parameters);
-  }
-
-  template <class Parameters, std::size_t kSize>
-  tuning::Config cheapest(const FragmentInstance<Parameters> (&instances)[kSize]) const {
-    return cheapest_of(instances, needs, [&](const auto& instance) {
-      PointwiseProductParameters parameters;
-      return plan(instance, parameters);
-    });
-  }
-};
+template <class Parameters, std::size_t kSize>
+tuning::Config cheapest(const FragmentProblem& problem, const FragmentInstance<Parameters> (&instances)[kSize]) {
+  return cheapest_of(instances, problem.needs, [&](const auto& instance) {
+    PointwiseProductParameters parameters;
+    return plan_instance(problem, instance, parameters);
+  });
+}
 
 }  // namespace fusedsc::gpu

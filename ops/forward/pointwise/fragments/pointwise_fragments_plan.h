@@ -6,6 +6,7 @@
 
 #include "fusedsc/common/problem.h"
 #include "fusedsc/common/status.h"
+#include "fusedsc/forward/pointwise.h"
 #include "fusedsc/forward/pointwise/fragments/pointwise_fragments_tile.h"
 #include "fusedsc/forward/pointwise/tiles/pointwise_plan.h"
 #include "fusedsc/tuning/config.h"
@@ -22,7 +23,7 @@ struct FragmentInstance {
   tuning::Config config;
   bool packed = false;  ///< for any even number of channels
   int threads = kMatrixThreads;
-  int warp_positions = 0, warp_channels = 0;  ///< of a tile; 0 of packed rows
+  int warp_positions = 0, warp_channels = 0;  ///< of a tile
   Kernel kernels[kFragmentFusions] = {};      ///< by what is fused; null: there is none
   Memory memory[kFragmentFusions] = {};       ///< of a block
 
@@ -114,23 +115,22 @@ std::string why_no_fragments(std::initializer_list<ConstTensorView> tensors, std
 /// Likewise of a weight.
 std::string why_no_fragments_of(const ConstTensorView& weight);
 
-/// Sets everything about the tiles.
-void plan_fragments(const PointwiseProblem& problem, const tuning::Config& config, int resident, int multiprocessors,
-                    PointwiseProductParameters& product);
+/// What is multiplied, and by which kernel.
+struct FragmentProblem {
+  FragmentNeeds needs;
+  PointwiseProblem product;
+};
+FragmentProblem fragment_problem_of(const PointwiseArguments& a);
 
-/// What a warp has of a tile.
+/// Warps of a block, and what each has of a tile.
 struct FragmentWarp {
+  int warps;
   int positions, channels;
   bool streams;  ///< the weight comes in stages
 };
 
-/// Of a plan the time by counts, in cycles.
-double counted_fragments(const PointwiseProblem& problem, const tuning::Config& config, const FragmentWarp& warp,
-                         const FragmentNeeds& needs, int resident, int multiprocessors,
-                         const PointwiseProductParameters& product);
-
-/// Likewise of packed rows: the time that the busiest part of a multiprocessor needs, in cycles, by counts.
-double plan_packed_fragments(const PointwiseProblem& problem, const tuning::Config& config, const FragmentNeeds& needs,
-                             int resident, int multiprocessors, PointwiseProductParameters& product);
+/// Sets everything about the tiles, and returns the time of such a plan by counts, in cycles.
+double plan_fragments(const FragmentProblem& problem, const tuning::Config& config, const FragmentWarp& warp,
+                      int resident, int multiprocessors, PointwiseProductParameters& product);
 
 }  // namespace fusedsc::gpu

@@ -1,6 +1,7 @@
 #include "fusedsc/forward/pointwise/fragments/pointwise_fragments_plan.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "fusedsc/common/divide_up.h"
 #include "fusedsc/forward/pointwise/fragments/pointwise_fragments_runs.h"
@@ -63,29 +64,33 @@ std::string why_no_packed_fragments(std::initializer_list<ConstTensorView> tenso
   return {};
 }
 
-double plan_packed_fragments(const PointwiseProblem& problem, const tuning::Config& config, const FragmentNeeds& needs,
-                             int resident, int multiprocessors, PointwiseProductParameters& product) {
-  const PointwiseTile tile{config[tuning::Knob::rows], config[tuning::Knob::columns], 32, 1, false};
-  plan_product(problem, tile, resident, multiprocessors, product);
+namespace {
 
+/// Of packed rows: the time that the busiest part of a multiprocessor needs.
+double counted_packed(const PointwiseProblem& problem, const tuning::Config& config, const FragmentWarp& warp,
+                      const FragmentNeeds& needs, int resident, int multiprocessors,
+                      const PointwiseProductParameters& product) {
   // Of a warp's tile. Shared memory moves 128 bytes in a cycle, tensor cores 1,024 multiply-adds; of memory a
   // multiprocessor has some 20 bytes in a cycle (H200: 4.8 TB/s, 132 of 1.8 GHz), and a warp waits 800 for it.
-  constexpr double kWarps = 8, kSharedBytes = 128, kMultiplyAdds = 1024, kMemoryBytes = 20, kLatency = 800;
-  const double positions = tile.rows / kWarps, columns = tile.cols;
-  const double chunks = static_cast<double>(divide_up(problem.depth, 32));
+  constexpr double kSharedBytes = 128, kMultiplyAdds = 1024, kMemoryBytes = 20, kLatency = 800;
+  const double warps = warp.warps, parts = config[tuning::Knob::groups];
+  const double positions = warp.positions, columns = config[tuning::Knob::columns];
+  const double all_chunks = static_cast<double>(divide_up(problem.depth, 32));
+  const double chunks = std::ceil(all_chunks / parts);  // of a warp: parts share them
   const double operands = needs.shape.has_other ? 2 : 1, results = 1 + needs.shape.extras;
   const double channels = std::min(columns, static_cast<double>(problem.channels));
-  const double bytes = 2 * positions * (static_cast<double>(problem.depth) * operands + channels * results);
+  const double bytes = 2 * positions * (static_cast<double>(problem.depth) * operands + channels * results) / parts;
   const bool fused = needs.fusion != FragmentFusion::none;
 
   // Loads of the weight, 16 bytes a lane; of activations and of the epilogue, words, two of which meet on a bank.
   const double weight_loads = chunks * columns / 8, words = chunks * positions / 2 * operands;
-  const double epilogue_words = positions * columns / 64 * results;
-  const double shared = weight_loads * 4 + (words + epilogue_words) * 2 + bytes / kSharedBytes;
+  const double epilogue_words = positions * columns / 64 * results / parts;
+  const double exchanged = parts > 1 ? positions * columns / 32 * 2 / 4 : 0;  // sums of parts, 16 bytes a lane
+  const double shared = (weight_loads + exchanged) * 4 + (words + epilogue_words) * 2 + bytes / kSharedBytes;
   // An element of a prologue: conversion, multiply-add, two to clamp, conversion; of an epilogue likewise, and moments.
   const double products = chunks * columns / 16 * positions / 4;
-  const double values = chunks * positions * operands, result_values = positions * columns / 32;
-  const double instructions = products + weight_loads + words + epilogue_words + bytes / 512 * 12 +
+  const double values = chunks * positions * operands, result_values = positions * columns / 32 / parts;
+  const double instructions = products + weight_loads + exchanged + words + epilogue_words + bytes / 512 * 12 +
                               (fused ? values * 4 : 0) + result_values * (fused ? 2 + 3 * results : 1.5);
   const double product_cycles = positions * columns * chunks * 32 / kMultiplyAdds;
   const double each = std::max({shared, instructions / 4, product_cycles, bytes / kMemoryBytes});
@@ -94,19 +99,19 @@ double plan_packed_fragments(const PointwiseProblem& problem, const tuning::Conf
   const std::int64_t blocks = product.blocks();
   const double tiles = static_cast<double>(divide_up(product.pixel_tiles, product.splits));
   const double together = static_cast<double>(divide_up(std::min<std::int64_t>(blocks, resident), multiprocessors));
-  const double start = 2 * kLatency + together * chunks * 64 * columns / kMemoryBytes;
-  return static_cast<double>(divide_up(blocks, resident)) * (start + tiles * std::max(together * kWarps * each, alone));
+  const double start = 2 * kLatency + together * all_chunks * 64 * columns / kMemoryBytes;
+  return static_cast<double>(divide_up(blocks, resident)) * (start + tiles * std::max(together * warps * each, alone));
 }
 
-double counted_fragments(const PointwiseProblem& problem, const tuning::Config& config, const FragmentWarp& warp,
-                         const FragmentNeeds& needs, int resident, int multiprocessors,
-                         const PointwiseProductParameters& product) {
+double counted(const PointwiseProblem& problem, const tuning::Config& config, const FragmentWarp& warp,
+               const FragmentNeeds& needs, int resident, int multiprocessors,
+               const PointwiseProductParameters& product) {
   // Cycles of a multiprocessor: shared memory moves 128 bytes in one; of the second-level cache it has some 16 where
   // all multiprocessors read, and 30 alone; a warp issues an instruction in two; it waits 1,500 for memory, 50 for a
   // barrier, and 300 at a tile's end.
-  constexpr double kWarps = 4, kSharedBytes = 128, kCacheBytes = 16, kAloneBytes = 30, kIssue = 2, kLatency = 1500,
-                   kBarrier = 50, kEnd = 300;
-  const double bytes = static_cast<double>(size_of(problem.dtype)), chunk = 64 / bytes;
+  constexpr double kSharedBytes = 128, kCacheBytes = 16, kAloneBytes = 30, kIssue = 2, kLatency = 1500, kBarrier = 50,
+                   kEnd = 300;
+  const double bytes = static_cast<double>(size_of(problem.dtype)), chunk = 64 / bytes, warps = warp.warps;
   const double multiply_adds = bytes == 2 ? 1024 : 512;
   const double rows = config[tuning::Knob::rows], columns = config[tuning::Knob::columns],
                parts = config[tuning::Knob::groups];
@@ -120,12 +125,12 @@ double counted_fragments(const PointwiseProblem& problem, const tuning::Config& 
   const double reads = warp.channels / 8.0 + warp.positions / 8.0 * operands;
   const double products = warp.channels / 16.0 * 2 * warp.positions / 8.0;
   const double copied = 64 * (rows * operands / parts + (warp.streams ? columns : 0));  // bytes of a block
-  const double copies = copied / 512 / kWarps;
+  const double copies = copied / 512 / warps;
   const double values = warp.positions * chunk / 32 * operands;
   const bool rounds = bytes == 4;
   const double rounding = rounds ? warp.positions / 8.0 * 4 + (warp.streams ? columns / 32.0 * 6 : 0) : 0;
   const double instructions = reads + products + copies * 3 + rounding + (fused ? values * 2 : 0) + 90;
-  const double shared = (kWarps * reads * 512 + copied * (rounds && warp.streams ? 2 : 1)) / kSharedBytes;
+  const double shared = (warps * reads * 512 + copied * (rounds && warp.streams ? 2 : 1)) / kSharedBytes;
   const double multiplied = rows / parts * columns * chunk / multiply_adds;
   const double each = std::max({instructions * kIssue, shared, multiplied, copied / kAloneBytes});
   // Alone a block waits for what it reads, of which all stages but one are under way.
@@ -153,12 +158,17 @@ double counted_fragments(const PointwiseProblem& problem, const tuning::Config& 
   return std::max(busiest, all_bytes / kCacheBytes / multiprocessors) + busiest / 2;
 }
 
-void plan_fragments(const PointwiseProblem& problem, const tuning::Config& config, int resident, int multiprocessors,
-                    PointwiseProductParameters& product) {
+}  // namespace
+
+double plan_fragments(const FragmentProblem& problem, const tuning::Config& config, const FragmentWarp& warp,
+                      int resident, int multiprocessors, PointwiseProductParameters& product) {
   using enum tuning::Knob;
-  const PointwiseTile tile{config[rows], config[columns], 32 * config[groups], config[groups],
-                           problem.dtype == DataType::float32};
-  plan_product(problem, tile, resident, multiprocessors, product);
+  const int parts = config[groups];
+  const PointwiseTile tile{config[rows], config[columns], 32 * parts, parts,
+                           problem.product.dtype == DataType::float32};
+  plan_product(problem.product, tile, resident, multiprocessors, product);
+  const auto count = problem.needs.packed ? counted_packed : counted;
+  return count(problem.product, config, warp, problem.needs, resident, multiprocessors, product);
 }
 
 }  // namespace fusedsc::gpu

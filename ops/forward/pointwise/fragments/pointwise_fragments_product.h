@@ -13,7 +13,7 @@ namespace fusedsc::gpu {
 template <class T, class Tile>
 class FragmentRows {
  public:
-  static constexpr int kStageBytes = Tile::kPositionTiles * kMatrixThreads * 16;
+  static constexpr int kStageBytes = Tile::kPositionTiles * Tile::kThreads * 16;
 
   FUSEDSC_DEVICE FragmentRows(const PointwiseMatrix& matrix, int group, void* memory, int stage_bytes)
       : stride_(matrix.first),
@@ -33,14 +33,14 @@ class FragmentRows {
 #pragma unroll
     for (int i = 0; i < Tile::kPositionTiles; ++i) {
       const bool has = 8 * i < left;
-      start_copy<16>(to + i * kMatrixThreads * 16, has ? from_ + 8 * i * stride_ + k : base_, has);
+      start_copy<16>(to + i * Tile::kThreads * 16, has ? from_ + 8 * i * stride_ + k : base_, has);
     }
   }
   FUSEDSC_DEVICE void read(int slot, FragmentWords (&to)[Tile::kPositionTiles]) const {
     const unsigned char* const from = memory_ + slot * stage_bytes_;
 #pragma unroll
     for (int i = 0; i < Tile::kPositionTiles; ++i) {
-      to[i] = *reinterpret_cast<const FragmentWords*>(from + i * kMatrixThreads * 16);
+      to[i] = *reinterpret_cast<const FragmentWords*>(from + i * Tile::kThreads * 16);
     }
   }
 
@@ -203,7 +203,7 @@ struct FragmentProduct {
 
   /// Of a block: rows under way, sums of parts, coefficients and the weight; in the end what the sink needs.
   template <class Sink>
-  FUSEDSC_HOST_DEVICE static std::size_t memory_bytes(int depth, bool has_other) {
+  FUSEDSC_HOST_DEVICE static constexpr std::size_t memory_bytes(int depth, bool has_other) {
     const std::size_t prologue = kHasFusion ? FragmentPrologue::bytes(Tile::chunks(depth) * Tile::kChunk) : 0;
     const std::size_t bytes = stages_bytes(has_other) + Sums::kExchangeBytes + prologue +
                               static_cast<std::size_t>(Tile::chunks(depth)) * Weight::kChunkBytes;
@@ -262,7 +262,7 @@ struct FragmentProduct {
     };
 #pragma unroll
     for (int i = 0; i < Tile::kStages - 1; ++i) start_next();
-    if constexpr (kHasFusion) prologue.load_all<kMatrixThreads, 0>(share.group * p.depth, p.depth);
+    if constexpr (kHasFusion) prologue.load_all<Tile::kThreads, 0>(share.group * p.depth, p.depth);
     Sink sink(parameters, share, first_channel);
     wait_for_copies<Tile::kStages - 2>();
     if constexpr (kWeightDepthFirst) weight.arrange_transposed(p.depth);

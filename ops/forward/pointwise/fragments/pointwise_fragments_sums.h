@@ -10,6 +10,7 @@ template <class T, class Tile>
 class FragmentSums {
  public:
   static constexpr int kPositions = 2 * Tile::kPositionTiles;
+  static constexpr int kAtOnce = Tile::kRun < 4 ? Tile::kRun : 4;  ///< floats, to and from shared memory
 
   FUSEDSC_DEVICE FragmentSums() { clear(); }
 
@@ -84,12 +85,12 @@ class FragmentSums {
 #pragma unroll
       for (int p = 0; p < kPositions; ++p) {
 #pragma unroll
-        for (int i = 0; i < Tile::kRun; i += 4) {
-          const auto four = *reinterpret_cast<const Aligned<float, 4>*>(memory + position(p) * kReorderPitch +
-                                                                        outer * Tile::kRun + i);
+        for (int i = 0; i < Tile::kRun; i += kAtOnce) {
+          const auto some = *reinterpret_cast<const Aligned<float, kAtOnce>*>(memory + position(p) * kReorderPitch +
+                                                                              outer * Tile::kRun + i);
 #pragma unroll
-          for (int v = 0; v < 4; ++v) {
-            sums_[group * kTiles + (i + v) / 2][p / 2][v % 2 * 2 + p % 2] = four.elements[v];
+          for (int v = 0; v < kAtOnce; ++v) {
+            sums_[group * kTiles + (i + v) / 2][p / 2][v % 2 * 2 + p % 2] = some.elements[v];
           }
         }
       }
@@ -98,7 +99,7 @@ class FragmentSums {
 
   /// Of kParts warps that have summed over different k: unit u, a run of a position, is added up by part u % kParts.
   static constexpr int kUnits = kPositions * Tile::kGroups;
-  static constexpr int kExchangeBytes = Tile::kParts == 1 ? 0 : kUnits * Tile::kRun * 4 * kMatrixThreads;
+  static constexpr int kExchangeBytes = Tile::kParts == 1 ? 0 : kUnits * Tile::kRun * 4 * Tile::kThreads;
 
   FUSEDSC_DEVICE static int unit(int position, int group) { return position * Tile::kGroups + group; }
 
@@ -108,7 +109,7 @@ class FragmentSums {
       float values[Tile::kRun];
       read(u / Tile::kGroups, u % Tile::kGroups, values);
 #pragma unroll
-      for (int i = 0; i < Tile::kRun; i += 4) store<4>(values + i, place(memory, u, i, thread_index()));
+      for (int i = 0; i < Tile::kRun; i += kAtOnce) store<kAtOnce>(values + i, place(memory, u, i, thread_index()));
     }
   }
   /// Of the parts of a group of rows, in their order.
@@ -117,17 +118,17 @@ class FragmentSums {
 #pragma unroll
     for (int part = 0; part < Tile::kParts; ++part) {
 #pragma unroll
-      for (int i = 0; i < Tile::kRun; i += 4) {
-        const auto four = *reinterpret_cast<const Aligned<float, 4>*>(place(memory, unit, i, first + 32 * part));
+      for (int i = 0; i < Tile::kRun; i += kAtOnce) {
+        const auto some = *reinterpret_cast<const Aligned<float, kAtOnce>*>(place(memory, unit, i, first + 32 * part));
 #pragma unroll
-        for (int v = 0; v < 4; ++v) to[i + v] = part == 0 ? four.elements[v] : to[i + v] + four.elements[v];
+        for (int v = 0; v < kAtOnce; ++v) to[i + v] = part == 0 ? some.elements[v] : to[i + v] + some.elements[v];
       }
     }
   }
 
  private:
   FUSEDSC_DEVICE static float* place(float* memory, int unit, int i, int thread) {
-    return memory + ((unit * (Tile::kRun / 4) + i / 4) * kMatrixThreads + thread) * 4;
+    return memory + ((unit * (Tile::kRun / kAtOnce) + i / kAtOnce) * Tile::kThreads + thread) * kAtOnce;
   }
 
   float sums_[Tile::kChannelTiles][Tile::kPositionTiles][4];
@@ -138,12 +139,16 @@ template <class Tile>
 struct FragmentSweep {
   using A = float;
   static constexpr int kRun = Tile::kRun, kOwners = Tile::kGroups, kItems = kOwners * kRun;
-  static constexpr int kChannels = Tile::kColumns;
+  static constexpr int kChannels = Tile::kColumns, kThreads = Tile::kThreads;
   static constexpr int kSlots = 4 * Tile::kWarps / Tile::kWarpColumns;  ///< threads that meet a channel
 
-  FUSEDSC_DEVICE static int slot() { return FragmentPlace().warp / Tile::kWarpColumns * 4 + FragmentPlace().inner; }
+  FUSEDSC_DEVICE static int slot() {
+    // Warps that share k are neighbours, and each takes some of their results.
+    const int place = FragmentPlace().warp / Tile::kParts / Tile::kWarpColumns;
+    return (place * Tile::kParts + FragmentPlace().warp % Tile::kParts) * 4 + FragmentPlace().inner;
+  }
   FUSEDSC_DEVICE static int channel(int item) {
-    return FragmentPlace().warp % Tile::kWarpColumns * Tile::kWarpChannels + item / kRun * Tile::kGroup +
+    return FragmentPlace().warp / Tile::kParts % Tile::kWarpColumns * Tile::kWarpChannels + item / kRun * Tile::kGroup +
            FragmentPlace().outer * kRun + item % kRun;
   }
 };

@@ -24,17 +24,23 @@ struct FragmentShape {
   int channels = 0, extras = 0;  ///< of packed rows: of the result, and tensors that an epilogue reads
 };
 
+/// Neighbouring channels that a thread stores at once, at most 16 bytes, of a warp with so many channels.
+constexpr int fragment_run(int channels, int bytes) {
+  return bytes == 2 && channels % 64 == 0 ? 8 : channels % 32 == 0 ? 4 : 2;
+}
+
 /// A warp has 8 * kPositionTiles positions and kColumns channels; kParts warps share the values of k. Of activations
 /// kStages chunks of k are under way or in use. kBytes: of an element, 2 or 4.
-template <int kPositionTiles_, int kColumns_, int kParts_ = 1, int kStages_ = 4, int kBytes = 2>
+template <int kPositionTiles_, int kColumns_, int kParts_ = 1, int kStages_ = 4, int kBytes = 2,
+          int kThreads_ = kMatrixThreads>
 struct FragmentTile {
+  static constexpr int kThreads = kThreads_;
   static constexpr int kPositionTiles = kPositionTiles_, kColumns = kColumns_, kParts = kParts_, kStages = kStages_;
-  static constexpr int kWarps = kMatrixThreads / 32, kRowGroups = kWarps / kParts;
+  static constexpr int kWarps = kThreads / 32, kRowGroups = kWarps / kParts;
   static constexpr int kWarpRows = 8 * kPositionTiles, kRows = kWarpRows * kRowGroups;
   static constexpr int kDepthRun = 16 / kBytes, kChunkRuns = 4;  ///< of each of four threads, 16 bytes of k:
   static constexpr int kChunk = kDepthRun * kChunkRuns;          ///< values of k
-  /// Neighbouring channels that a thread stores at once: at most 16 bytes.
-  static constexpr int kRun = kBytes == 2 && kColumns % 64 == 0 ? 8 : 4;
+  static constexpr int kRun = fragment_run(kColumns, kBytes);
   static constexpr int kGroup = 8 * kRun, kGroups = kColumns / kGroup;  ///< channels of 8 threads' runs
   static constexpr int kChannelTiles = kColumns / 16;
   static constexpr int kWarpColumns = 1, kWarpChannels = kColumns;  ///< of a block; of a warp
@@ -185,7 +191,7 @@ class FragmentWeight {
   template <class Use>
   FUSEDSC_DEVICE void for_each_square(int depth, const Use& use) const {
     constexpr int kSquares = Tile::kColumns / kSide, kOfChunk = kSquares * Tile::kChunkRuns;
-    for (int i = thread_index(); i < kOfChunk * Tile::chunks(depth); i += kMatrixThreads) {
+    for (int i = thread_index(); i < kOfChunk * Tile::chunks(depth); i += Tile::kThreads) {
       use(i / kOfChunk, i / Tile::kChunkRuns % kSquares * kSide, i % Tile::kChunkRuns);
     }
   }
@@ -194,7 +200,7 @@ class FragmentWeight {
   template <class Use>
   FUSEDSC_DEVICE void for_each_pair(int depth, const Use& use) const {
     constexpr int kOfChunk = Tile::kChannelTiles * 32;
-    for (int i = thread_index(); i < kOfChunk * Tile::chunks(depth); i += kMatrixThreads) {
+    for (int i = thread_index(); i < kOfChunk * Tile::chunks(depth); i += Tile::kThreads) {
       const int lane = i % 32, tile = i / 32 % Tile::kChannelTiles, chunk = i / kOfChunk;
       const int channel = tile / (Tile::kRun / 2) * Tile::kGroup + lane / 4 * Tile::kRun + tile % (Tile::kRun / 2) * 2;
       FragmentWords* const first = words_ + (chunk * Tile::kChannelTiles + tile) * 64 + lane;

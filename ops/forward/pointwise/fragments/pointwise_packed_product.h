@@ -10,17 +10,21 @@ namespace fusedsc::gpu {
 
 /// As FragmentTile, whose warps have whole rows: kStages tiles of them are under way or in use. Position n / 2 + n % 2
 /// * 4 is an instruction's column n, so that the four positions of a result's row of threads are neighbours.
-template <int kPositionTiles_, int kColumns_, int kStages_ = 2>
-struct PackedTile : FragmentTile<kPositionTiles_, kColumns_, 1, kStages_> {
+template <int kPositionTiles_, int kColumns_, int kStages_ = 2, int kParts_ = 1, int kThreads_ = 256>
+struct PackedTile : FragmentTile<kPositionTiles_, kColumns_, kParts_, kStages_, 2, kThreads_> {
   static constexpr bool kPacked = true;
-  static constexpr int kThreads = 256, kWarps = kThreads / 32;
-  static constexpr int kWarpRows = 8 * kPositionTiles_, kRows = kWarpRows * kWarps;
+  static constexpr int kLanes = 32 * kParts_;  ///< that share rows
+
+  /// Of the warps that share rows, for what they have written to shared memory.
+  FUSEDSC_DEVICE static void barrier() {
+    if constexpr (kParts_ == 1) wave_product_barrier();
+    else block_barrier();
+  }
 };
 
 template <class Tile>
 struct PackedSweep : FragmentSweep<Tile> {
   static constexpr bool kPairs = true;
-  static constexpr int kThreads = Tile::kThreads;
 };
 
 /// The weight as FragmentWeight has it, with words of two values of k: of a chunk's 16 thread `inner` has every fourth
@@ -90,10 +94,10 @@ struct PackedProduct {
 
   /// Where a block's memory has what: the tensors' rows, coefficients, the weight, slots of warps.
   struct Places {
-    int coefficients, weight, slots, end;
+    int coefficients, weight, exchange, slots, end;
     int activations, other, extra, slot;  ///< bytes of a warp's tile of each; of a slot
   };
-  FUSEDSC_HOST_DEVICE static Places places(const FragmentShape& shape) {
+  FUSEDSC_HOST_DEVICE static constexpr Places places(const FragmentShape& shape) {
     const int padded = Tile::chunks(shape.depth) * Tile::kChunk;
     const int columns = shape.channels < Tile::kColumns ? shape.channels : Tile::kColumns;
     const int depth_bytes = Tile::kWarpRows * packed_pitch_bound(shape.depth);
@@ -104,12 +108,13 @@ struct PackedProduct {
     to.slot = to.activations + to.other + shape.extras * to.extra;
     to.coefficients = (kTensors + 1) * kRowsBytes;
     to.weight = to.coefficients + (kHasFusion ? FragmentPrologue::bytes(padded) : 0);
-    to.slots = to.weight + Tile::chunks(shape.depth) * Weight::kChunkBytes;
+    to.exchange = to.weight + Tile::chunks(shape.depth) * Weight::kChunkBytes;
+    to.slots = to.exchange + Sums::kExchangeBytes;
     // A last chunk of k is read whole, beyond its row's end.
-    to.end = to.slots + Tile::kWarps * Tile::kStages * to.slot + 2 * Tile::kChunk;
+    to.end = to.slots + Tile::kRowGroups * Tile::kStages * to.slot + 2 * Tile::kChunk;
     return to;
   }
-  static std::size_t memory_bytes(const FragmentShape& shape) {
+  FUSEDSC_HOST_DEVICE static constexpr std::size_t memory_bytes(const FragmentShape& shape) {
     const auto bytes = static_cast<std::size_t>(places(shape).end);
     return bytes > Sink::kFinishBytes ? bytes : Sink::kFinishBytes;
   }
@@ -150,11 +155,13 @@ struct PackedProduct {
     else weight.start(from + first_channel * p.weight.first, p.weight.first, channels, p.depth);
     block_barrier();
 
-    const int warp = FragmentPlace().warp, lane = thread_index() % 32;
-    unsigned char* const slots = memory + at.slots + warp * Tile::kStages * at.slot;
+    const int row_group = FragmentPlace().warp / Tile::kParts, part = FragmentPlace().warp % Tile::kParts;
+    const int lane = thread_index() % Tile::kLanes;
+    unsigned char* const slots = memory + at.slots + row_group * Tile::kStages * at.slot;
+    auto* const exchange = reinterpret_cast<float*>(memory + at.exchange);
     const int tiles = (p.pixel_tiles - share.split + p.splits - 1) / p.splits;
     const auto first_pixel = [&](int tile) {
-      return (share.split + tile * p.splits) * Tile::kRows + warp * Tile::kWarpRows;
+      return (share.split + tile * p.splits) * Tile::kRows + row_group * Tile::kWarpRows;
     };
     const auto start = [&](int tile, int slot) {
       if (tile < tiles) {
@@ -173,18 +180,18 @@ struct PackedProduct {
 
     const int pitch = rows_of(memory, 0).shared_pitch, other_pitch = rows_of(memory, kHasOther ? 1 : 0).shared_pitch;
     const int row = FragmentPlace().outer / 2 + FragmentPlace().outer % 2 * 4;
-    const int chunks = Tile::chunks(p.depth);
+    const int chunks = (p.depth + Tile::kChunk - 1) / Tile::kChunk;
     Sums sums;
     int slot = 0;
     for (int tile = 0; tile < tiles; ++tile) {
       wait_for_copies<Tile::kStages - 2>();
-      wave_product_barrier();
+      Tile::barrier();
       start(tile + Tile::kStages - 1, slot == 0 ? Tile::kStages - 1 : slot - 1);
       unsigned char* const here = slots + slot * at.slot;
       const unsigned char* const words = here + row * pitch + FragmentPlace().inner * 4;
       const unsigned char* const others = here + at.activations + row * other_pitch + FragmentPlace().inner * 4;
 #pragma unroll 1
-      for (int chunk = 0; chunk < chunks; ++chunk) {
+      for (int chunk = part; chunk < chunks; chunk += Tile::kParts) {
         const int left = (p.depth - chunk * Tile::kChunk) / 2 - FragmentPlace().inner;  // words
         FragmentWords a[Tile::kPositionTiles], b[Tile::kPositionTiles];
         read(words + chunk * 2 * Tile::kChunk, pitch, left, a);
@@ -195,10 +202,11 @@ struct PackedProduct {
         }
         sums.multiply(a, weight, chunk);
       }
-      wave_product_barrier();  // results take the activations' place
-      finish_tile(sums, mine, memory, here, p.pixels - first_pixel(tile), channels, sink);
+      if constexpr (Tile::kParts > 1) sums.leave(exchange);
+      Tile::barrier();  // results take the activations' place
+      finish_tile(sums, exchange, mine, memory, here, p.pixels - first_pixel(tile), channels, part, sink);
       sums.clear();
-      wave_product_barrier();
+      Tile::barrier();
       const int first = first_pixel(tile);
       rows_of(memory, kTensors).leave(lane, first, least(p.pixels - first, Tile::kWarpRows), here);
       slot = slot == Tile::kStages - 1 ? 0 : slot + 1;
@@ -215,7 +223,8 @@ struct PackedProduct {
     int count = 0, place = 0;
     const auto add = [&](const auto& matrix, int first, int of_row, int index, int of_slot) {
       if (thread_index() == index) {
-        rows_of(memory, index) = PackedRows(matrix, share.group, first, of_row, Tile::kWarpRows, of_slot, T());
+        rows_of(memory, index) =
+            PackedRows(matrix, share.group, first, of_row, Tile::kWarpRows, of_slot, T(), Tile::kLanes);
       }
     };
     add(p.activations, 0, p.depth, count++, place);
@@ -250,8 +259,8 @@ struct PackedProduct {
   }
 
   /// Results, where the activations were.
-  FUSEDSC_DEVICE static void finish_tile(const Sums& sums, Parameters& mine, unsigned char* memory, unsigned char* here,
-                                         int pixels, int channels, Sink& sink) {
+  FUSEDSC_DEVICE static void finish_tile(const Sums& sums, float* exchange, Parameters& mine, unsigned char* memory,
+                                         unsigned char* here, int pixels, int channels, int part, Sink& sink) {
     const auto in_shared = [&](auto& matrix, int index) {
       const PackedRows& rows = rows_of(memory, index);
       matrix.data = here + rows.place;
@@ -272,9 +281,11 @@ struct PackedProduct {
       const int channel = group * Tile::kGroup + FragmentPlace().outer * Tile::kRun;
       if (channel >= channels) continue;
       const int first = Sums::first_position();
-      const FragmentRuns<Sums, Tile> runs{first, pixels - first, group};
-      sink.take(group, runs, channel, least(channels - channel, Tile::kRun),
-                [&](int i, float(&to)[Tile::kRun]) { sums.read(i, group, to); });
+      const FragmentRuns<Sums, Tile> runs{first, pixels - first, group, part};
+      sink.take(group, runs, channel, least(channels - channel, Tile::kRun), [&](int i, float(&to)[Tile::kRun]) {
+        if constexpr (Tile::kParts > 1) Sums::gather(exchange, Sums::unit(i, group), to);
+        else sums.read(i, group, to);
+      });
     }
   }
 };

@@ -15,14 +15,15 @@ namespace fusedsc::gpu {
 /// on different banks.
 FUSEDSC_HOST_DEVICE constexpr int packed_pitch_bound(int channels) { return ((channels * 2 + 15) / 16 | 1) * 16; }
 
-/// Where the rows are, and how 32 lanes share them out. Kept in shared memory: it is needed once a tile.
+/// Where the rows are, and how the lanes of a warp, or of several, share them out. Kept in shared memory: it is needed
+/// once a tile.
 struct PackedRows {
   unsigned char* base = nullptr;
   std::int64_t pitch = 0;  ///< in memory, bytes
   int row_bytes = 0, shared_pitch = 0;
   int place = 0;                       ///< in a warp's slot, bytes
   int piece = 16, pieces = 1;          ///< bytes; of a row, or of the run
-  int step_rows = 0, step_pieces = 0;  ///< 32 pieces further
+  int step_rows = 0, step_pieces = 0;  ///< as many pieces further as there are lanes
   float of_pieces = 1;                 ///< 1 / pieces
   bool is_run = false;
 
@@ -31,7 +32,7 @@ struct PackedRows {
   /// Of `channels` channels from `first_channel` on, in tiles of `rows` positions.
   template <class T, class Void>
   FUSEDSC_DEVICE PackedRows(const BasicPointwiseMatrix<Void>& matrix, int group, int first_channel, int channels,
-                            int rows, int place_, T)
+                            int rows, int place_, T, int lanes = 32)
       : pitch(matrix.first * 2), row_bytes(channels * 2), place(place_) {
     const auto* const from = static_cast<const T*>(matrix.data) + group * matrix.group + first_channel;
     base = const_cast<unsigned char*>(reinterpret_cast<const unsigned char*>(from));
@@ -44,8 +45,8 @@ struct PackedRows {
     shared_pitch = is_run        ? row_bytes
                    : piece == 16 ? packed_pitch_bound(channels)
                                  : (row_bytes + piece - 1) / piece * piece;
-    step_rows = 32 / pieces;
-    step_pieces = 32 % pieces;
+    step_rows = lanes / pieces;
+    step_pieces = lanes % pieces;
     of_pieces = 1.f / static_cast<float>(pieces);
   }
 

@@ -15,7 +15,9 @@ struct StreamedProduct {
   using Sums = FragmentSums<T, Tile>;
   using Rows = StreamedRows<T, Tile>;
   static constexpr bool kHasFusion = kFusion != FragmentFusion::none, kMayHaveOther = kHasFusion && kWeightDepthFirst;
-  static constexpr int kExchangeBytes = Weight::kRaw ? Tile::kWarps * Sums::kReorderBytes : 0;
+  /// Of warps that put their sums in order, and then of parts.
+  static constexpr int kReorderBytes = Weight::kRaw ? Tile::kWarps * Sums::kReorderBytes : 0;
+  static constexpr int kExchangeBytes = kReorderBytes > Sums::kExchangeBytes ? kReorderBytes : Sums::kExchangeBytes;
 
   FUSEDSC_HOST_DEVICE static constexpr int stage_bytes(bool has_other) {
     return Weight::kStageBytes + Rows::kStageBytes * (has_other ? 2 : 1);
@@ -23,7 +25,7 @@ struct StreamedProduct {
 
   /// Of a block: stages, sums on their way to other threads, coefficients; in the end what the sink needs.
   template <class Sink>
-  FUSEDSC_HOST_DEVICE static std::size_t memory_bytes(int depth, bool has_other) {
+  FUSEDSC_HOST_DEVICE static constexpr std::size_t memory_bytes(int depth, bool has_other) {
     const int prologue = kHasFusion ? FragmentPrologue::bytes(Tile::steps(depth) * Tile::kDepth) : 0;
     const auto bytes = static_cast<std::size_t>(Tile::kStages * stage_bytes(has_other) + kExchangeBytes + prologue);
     return bytes > Sink::kFinishBytes ? bytes : Sink::kFinishBytes;
@@ -75,7 +77,7 @@ struct StreamedProduct {
 #pragma unroll
     for (int i = 0; i < Tile::kStages - 1; ++i) start_next();
     if constexpr (kHasFusion) {
-      prologue.load_all<kMatrixThreads, kPerWord<T>>(share.group * p.depth, p.depth);
+      prologue.load_all<Tile::kThreads, kPerWord<T>>(share.group * p.depth, p.depth);
     }
     Sink sink(parameters, share, first_channel);
 
@@ -90,7 +92,8 @@ struct StreamedProduct {
         block_barrier();  // this stage is there, and the last one has been read by all
         start_next();
 #pragma unroll
-        for (int chunk = 0; chunk < Tile::kChunks; ++chunk) {
+        for (int i = 0; i < Tile::kChunks / Tile::kParts; ++i) {
+          const int chunk = i * Tile::kParts + Tile::part();
           FragmentWords a[Tile::kPositionTiles], b[Tile::kPositionTiles];
           rows.read(slot, chunk, a);
           if constexpr (kHasOther) other.read(slot, chunk, b);
@@ -105,10 +108,13 @@ struct StreamedProduct {
         }
         slot = slot == Tile::kStages - 1 ? 0 : slot + 1;
       }
-      if constexpr (Weight::kRaw) sums.reorder(exchange + FragmentPlace().warp * (Sums::kReorderBytes / 4));
-      const int first_of_warp = FragmentPlace().warp / Tile::kWarpColumns * 8 * Tile::kPositionTiles;
-      finish_fragments<Tile>(sums, nullptr, first_pixel(tile) + first_of_warp, p.pixels, first_channel, channels, 0,
-                             sink);
+      if constexpr (Weight::kRaw) {
+        if constexpr (Tile::kParts > 1) block_barrier();  // the last tile's sums of parts have been read
+        sums.reorder(exchange + FragmentPlace().warp * (Sums::kReorderBytes / 4));
+      }
+      const int first_of_warp = Tile::warp_row() * 8 * Tile::kPositionTiles;
+      finish_fragments<Tile>(sums, exchange, first_pixel(tile) + first_of_warp, p.pixels, first_channel, channels,
+                             Tile::part(), sink);
       sums.clear();
     }
     let_next_kernel_start();

@@ -15,8 +15,6 @@ using tuning::PointwiseTiling;
 constexpr std::size_t kMostDistributed = 48;
 int accumulator_of(DataType dtype) { return static_cast<int>(size_of(accumulation_type(dtype))); }
 
-std::string activation_word(Activation activation) { return std::string("Activation::") + name_of(activation); }
-
 tuning::PointwiseExtents extents_of(const PointwiseArguments& a) {
   return {a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3], a.y.sizes[1] / a.groups, a.x.sizes[1] / a.groups, a.groups};
 }
@@ -89,6 +87,37 @@ tuning::MatrixExtents tiles_extents_of(const PointwiseArguments& a, const Pointw
           .fused = a.prologue || a.epilogue || a.statistics};
 }
 
+// ----------------------------------------------------------------------------------------------------------- fragments
+
+tuning::FragmentExtents fragments_extents_of(const PointwiseArguments& a, const PointwiseTarget& target) {
+  return {.dtype = a.x.dtype,
+          .memory = target.fragments,
+          .fused = a.prologue || a.epilogue || a.statistics,
+          .depth = static_cast<int>(a.x.sizes[1] / a.groups),
+          .channels = static_cast<int>(a.y.sizes[1] / a.groups),
+          .extras = a.epilogue.residual ? 1 : 0};
+}
+
+FragmentWords fragments_words_of(const PointwiseArguments& a) {
+  FragmentWords words{fused_parts_of(a),
+                      "forward/pointwise/fragments/pointwise_fragments_pass.h",
+                      "PointwiseParameters",
+                      "ForwardFragments",
+                      only_clamps(a.prologue.activation) && only_clamps(a.epilogue.activation),
+                      static_cast<int>(a.groups),
+                      {}};
+  words.set("product.prologue.activation", activation_word(a.prologue.activation));
+  words.set("epilogue.activation", activation_word(a.epilogue.activation));
+  words.set_if_null("product.prologue.scale", static_cast<bool>(a.prologue.scale));
+  words.set_if_null("product.prologue.shift", static_cast<bool>(a.prologue.shift));
+  words.set_if_null("bias", static_cast<bool>(a.bias));
+  words.set_if_null("epilogue.scale", static_cast<bool>(a.epilogue.scale));
+  words.set_if_null("epilogue.shift", static_cast<bool>(a.epilogue.shift));
+  words.set_if_null("residual.data", static_cast<bool>(a.epilogue.residual));
+  words.set_if_null("partials", static_cast<bool>(a.statistics));
+  return words;
+}
+
 TilesWords tiles_words_of(const PointwiseArguments& a) {
   return {fused_parts_of(a),      "forward/pointwise/tiles/pointwise_kernel.h",
           "PointwiseParameters",  "pointwise_forward",
@@ -106,13 +135,16 @@ Configs pointwise_configs(const PointwiseArguments& a, const PointwiseTarget& ta
       configs.push_back(tuning::config_of(tiling));
     }
   }
-  if (target.elements) return configs;
-  const Configs tiles = tiles_configs(tiles_extents_of(a, target), target);
-  configs.insert(configs.end(), tiles.begin(), tiles.end());
+  const auto append = [&](const Configs& more) { configs.insert(configs.end(), more.begin(), more.end()); };
+  if (!target.elements) append(tiles_configs(tiles_extents_of(a, target), target));
+  append(fragments_configs(fragments_extents_of(a, target), target));
   return configs;
 }
 
 GeneratedText pointwise_text(const PointwiseArguments& a, const PointwiseTarget& target, const Config& config) {
+  if (tuning::is_fragment_tiling(config)) {
+    return fragments_text(fragments_extents_of(a, target), target, config, fragments_words_of(a));
+  }
   if (!tuning::is_pointwise_tiling(config)) {
     if (target.elements) throw Unsupported("generated: tiles are for runs of elements, not " + tuning::printed(config));
     return tiles_text(tiles_extents_of(a, target), target, config, tiles_words_of(a));

@@ -1,6 +1,7 @@
 #include "fusedsc/common/divide_up.h"
 #include "fusedsc/common/gpu/sums/partials_launch.h"
 #include "fusedsc/forward/pointwise/generated/pointwise_generated.h"
+#include "fusedsc/forward/pointwise/generated/pointwise_generated_order.h"
 #include "fusedsc/forward/pointwise/pointwise_kernels.h"
 #include "fusedsc/forward/pointwise/tiles/pointwise_arguments.h"
 #include "fusedsc/runtime/arena.h"
@@ -15,7 +16,13 @@ generated::PointwiseTarget target_of(const PointwiseArguments& a) {
   const bool inner = channels_inner(a.x, a.y);
   const bool elements = has_elements(activation_matrix(a.x, a.groups, inner).run_bytes, a.x.sizes[1],
                                      output_matrix(a.y, a.groups, inner).run_bytes, a.y.sizes[1]);
-  return {architecture(), multiprocessors(), kCopyStages, uses_tf32(DataType::float32, true), inner, elements};
+  return {architecture(),
+          multiprocessors(),
+          kCopyStages,
+          uses_tf32(DataType::float32, true),
+          inner,
+          elements,
+          fragment_rows_of(pointwise_fragments().unsupported(a), fragment_problem_of(a).needs.packed)};
 }
 
 /// A launch, worked out but for addresses.
@@ -75,7 +82,9 @@ class Pass {
   PointwiseParameters planned_;
 };
 
-Configs configs(const PointwiseArguments& a) { return generated::pointwise_configs(a, target_of(a)); }
+Configs configs(const PointwiseArguments& a) {
+  return laid_out(generated::pointwise_configs(a, target_of(a)), fragment_problem_of(a));
+}
 
 std::string unsupported(const PointwiseArguments& a) {
   if (std::string elsewhere = needs_device(Device::gpu, a.x.device); !elsewhere.empty()) return elsewhere;

@@ -6,6 +6,7 @@
 
 #include "fusedsc/common/status.h"
 #include "fusedsc/tuning/config.h"
+#include "fusedsc/tuning/generator/fragment_tiling.h"
 #include "fusedsc/tuning/generator/matrix_tiling.h"
 
 namespace fusedsc::generated {
@@ -18,6 +19,8 @@ struct PointwiseTarget {
   bool has_tf32 = false;        ///< kernels of TensorFloat-32 are compiled for it
   bool channels_inner = false;  ///< the tensors' channels are neighbours, else their positions
   bool elements = false;        ///< most neighbours are no runs of 8 bytes
+  /// Of channels_last tensors, where there are products by fragments.
+  tuning::FragmentRows fragments = tuning::FragmentRows::none;
 };
 
 /// A kernel as text, and how it is launched.

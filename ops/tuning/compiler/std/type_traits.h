@@ -15,6 +15,14 @@ struct conditional<false, Then, Else> {
 template <bool kCondition, class Then, class Else>
 using conditional_t = typename conditional<kCondition, Then, Else>::type;
 
+template <class T, T kValue>
+struct integral_constant {
+  static constexpr T value = kValue;
+  constexpr operator T() const { return kValue; }
+};
+using true_type = integral_constant<bool, true>;
+using false_type = integral_constant<bool, false>;
+
 template <class A, class B>
 inline constexpr bool is_same_v = false;
 template <class A>
