@@ -63,6 +63,7 @@ FINE = {
     "ops/common/y.h": "\n",
     "docs/x.md": "| " + "word " * 40 + " |\n\n```\n" + "word " * 40 + "\n```\n",
     "docs/y.md": ("word " * 30 + "\n") * 250,
+    "docs/z.md": ("| word " * 30 + "|\n") * 249,
     "ops/fused/README.md": "Line.\n" * 30,
     "ops/tuning/README.md": "Line.\n" * 60,
     "docs/log/x.md": ("block memory " * 20 + "\n") * 1000,

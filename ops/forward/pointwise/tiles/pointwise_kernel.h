@@ -44,8 +44,15 @@ class PointwiseSink {
     const int first = share_.group * p_.product.channels + first_channel_;
     load_items<Sweep>(p_.bias, first, channels_, A(0), bias_, T());
     if constexpr (kFused) {
-      load_items<Sweep>(p_.epilogue.scale, first, channels_, A(1), scale_, A());
-      load_items<Sweep>(p_.epilogue.shift, first, channels_, A(0), shift_, A());
+      if (p_.partials != nullptr) return;
+      A scale[Sweep::kItems], shift[Sweep::kItems];
+      load_items<Sweep>(p_.epilogue.scale, first, channels_, A(1), scale, A());
+      load_items<Sweep>(p_.epilogue.shift, first, channels_, A(0), shift, A());
+#pragma unroll
+      for (int i = 0; i < Sweep::kItems; ++i) {
+        mean_or_scale(i) = scale[i];
+        m2_or_shift(i) = shift[i];
+      }
     }
   }
 
@@ -60,7 +67,7 @@ class PointwiseSink {
         else moments.template add<Sweep::kRun>(y, count);
       } else {
 #pragma unroll
-        for (int i = 0; i < Sweep::kRun; ++i) y[i] = y[i] * scale_[item(i)] + shift_[item(i)];
+        for (int i = 0; i < Sweep::kRun; ++i) y[i] = y[i] * mean_or_scale(item(i)) + m2_or_shift(item(i));
         activate(p_.epilogue.activation, y);
         if (p_.residual.data != nullptr) {
           A added[Sweep::kRun];
@@ -80,22 +87,28 @@ class PointwiseSink {
       A values[Sweep::kItems][3];
 #pragma unroll
       for (int i = 0; i < Sweep::kItems; ++i) {
-        const auto& moments = moments_[Sweep::kPixelRows ? i / Sweep::kRun : i];
-        const int of = Sweep::kPixelRows ? i % Sweep::kRun : 0;
-        values[i][0] = moments.mean[of];
-        values[i][1] = moments.m2[of];
-        values[i][2] = moments.count;
+        values[i][0] = mean_or_scale(i);
+        values[i][1] = m2_or_shift(i);
+        values[i][2] = moments_[owner_of(i)].count;
       }
       leave_statistics<Sweep>(p_, share_, first_channel_, memory, values);
     }
   }
 
  private:
+  FUSEDSC_DEVICE static constexpr int owner_of(int item) { return Sweep::kPixelRows ? item / Sweep::kRun : item; }
+  /// An epilogue's scale and shift are where statistics are: there are only one or the other, and registers are few.
+  FUSEDSC_DEVICE A& mean_or_scale(int item) {
+    return moments_[owner_of(item)].mean[Sweep::kPixelRows ? item % Sweep::kRun : 0];
+  }
+  FUSEDSC_DEVICE A& m2_or_shift(int item) {
+    return moments_[owner_of(item)].m2[Sweep::kPixelRows ? item % Sweep::kRun : 0];
+  }
+
   const PointwiseParameters& p_;
   const PointwiseShare share_;
   int first_channel_, channels_;
   A bias_[Sweep::kItems];
-  A scale_[kFused ? Sweep::kItems : 1], shift_[kFused ? Sweep::kItems : 1];
   Moments<A, Sweep::kPixelRows ? Sweep::kRun : 1> moments_[kFused ? Sweep::kOwners : 1];
 };
 
