@@ -213,7 +213,7 @@ def test_tables_have_both_settings_of_tf32(tmp_path, monkeypatch):
         records = [
             common
             | {"case": f"{layer}{percent}", "layer": layer, "percent": percent, "ratio": gain, "tf32": tf32}
-            | {"us_beside": {}, "pytorch_variant": "eager contiguous"}
+            | {"us_beside": {}}
             for (layer, percent), gain in gains.items()
         ]
         (tmp_path / "h200" / f"sparse_by_zeros{ending}.json").write_text(json.dumps(records))
