@@ -1,5 +1,6 @@
-/// The registry of depthwise kernels: every kernel with its configs by force, on a few problems that fit each; what
-/// force says when it cannot; and that explain, the trace and the plan say the same.
+/// The registry of depthwise kernels: every kernel with its configs by force, on a few problems that fit each (on a GPU
+/// all configs, on the host executor those that a ConfigTour takes); what force says when it cannot; and that explain,
+/// the trace and the plan say the same.
 #include <map>
 
 #include "gpu/depthwise_forced.h"
@@ -52,7 +53,7 @@ INSTANTIATE_TEST_SUITE_P(Targets, DepthwiseKernelsGpu, testing::ValuesIn(gpu_tar
 
 TEST_P(DepthwiseKernelsGpu, Forward) {
   std::map<std::string, int> runs;
-  std::size_t number = 0;
+  ConfigTour tour;
   for (const DepthwiseGeometry& geometry : geometries()) {
     for (const Memory memory : {Memory::contiguous, Memory::channels_last}) {
       for (const ForwardFusion& fusion :
@@ -68,22 +69,22 @@ TEST_P(DepthwiseKernelsGpu, Forward) {
         const DepthwiseArguments arguments = tensors.arguments(problem);
         for (const auto& kernel : able(gpu::depthwise_gpu_kernels(), arguments)) {
           if (is_known(runs, kernel.name)) continue;
-          for (const std::string& choice : some_choices(kernel, arguments, number, 2)) {
+          for (const std::string& choice : tour.next(kernel, arguments, 2)) {
             verify_forward_by(problem, choice);
             ++runs[kernel.name];
             if (HasFailure()) return;
           }
         }
-        ++number;
       }
     }
   }
+  tour.record(kForwardRole);
   expect_all(gpu::depthwise_gpu_kernels(), runs);
 }
 
 TEST_P(DepthwiseKernelsGpu, Backward) {
   std::map<std::string, std::map<std::string, int>> runs;
-  std::size_t number = 0;
+  std::map<std::string, ConfigTour> tours;
   for (const DepthwiseGeometry& geometry : geometries()) {
     for (const Memory memory : {Memory::contiguous, Memory::channels_last}) {
       for (const BackwardFusion& fusion : {BackwardFusion{}, BackwardFusion{.grad_bias = false},
@@ -100,17 +101,17 @@ TEST_P(DepthwiseKernelsGpu, Backward) {
         for (const char* role : {kBackwardRole, kInputRole, kWeightRole}) {
           for (const auto& kernel : able_backward(problem, role)) {
             if (is_known(runs[role], kernel.name)) continue;
-            for (const std::string& choice : some_choices(kernel, arguments, number, 1)) {
+            for (const std::string& choice : tours[role].next(kernel, arguments, 1)) {
               verify_backward_by(problem, role, choice);
               ++runs[role][kernel.name];
               if (HasFailure()) return;
             }
           }
         }
-        ++number;
       }
     }
   }
+  for (const auto& [role, tour] : tours) tour.record(role.c_str());
   expect_all(depthwise_backward_kernels(), runs[kBackwardRole]);
   expect_all(gpu::depthwise_input_kernels(), runs[kInputRole]);
   expect_all(gpu::depthwise_weight_kernels(), runs[kWeightRole]);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
@@ -45,5 +46,44 @@ std::vector<std::string> some_choices(const tuning::Kernel<Arguments>& kernel, c
   }
   return some;
 }
+
+/// The configs of one role's kernels that ran by force in a test. A problem takes those that none before it has taken:
+/// on a GPU all of them, so that in the end every config has run that a kernel lists for any of the problems; on the
+/// host executor, which is slow, at most `most`, far apart, and some again where all have run.
+class ConfigTour {
+ public:
+  template <class Arguments>
+  std::vector<std::string> next(const tuning::Kernel<Arguments>& kernel, const Arguments& arguments, std::size_t most) {
+    const tuning::Configs configs = kernel.configs(arguments);
+    EXPECT_FALSE(configs.empty()) << kernel.name;
+    std::vector<std::string> left, known;
+    for (const std::size_t place : tuning::spread_places(configs.size())) {
+      const std::string words = tuning::printed(configs[place]);
+      EXPECT_EQ(tuning::parsed(words), configs[place]);
+      const std::string choice = kernel.name + (words.empty() ? "" : '/' + words);
+      (runs_.emplace(choice, 0).first->second == 0 ? left : known).push_back(choice);
+    }
+    if (gpu_is_host_executor()) {
+      left.resize(std::min(left.size(), most));
+      for (std::size_t i = 0; i < known.size() && left.size() < most; ++i) left.push_back(known[i]);
+    } else if (left.empty()) {
+      left.push_back(known.front());
+    }
+    for (const std::string& choice : left) ++runs_[choice];
+    return left;
+  }
+
+  /// How many ran, and how many there are: for whoever reads the test's report.
+  void record(const char* role) const {
+    std::size_t ran = 0;
+    for (const auto& [choice, runs] : runs_) ran += runs > 0;
+    if (!gpu_is_host_executor()) EXPECT_EQ(ran, runs_.size()) << role << ": not every config has run";
+    testing::Test::RecordProperty(std::string(role) + " configs",
+                                  std::to_string(ran) + " of " + std::to_string(runs_.size()));
+  }
+
+ private:
+  std::map<std::string, int> runs_;
+};
 
 }  // namespace fusedsc::reference

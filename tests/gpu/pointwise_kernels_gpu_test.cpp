@@ -1,5 +1,6 @@
-/// The registry of pointwise kernels: every kernel with configs that are far apart, by force, on problems that fit it;
-/// that explain, the trace and the plan say the same; and what force says when it cannot.
+/// The registry of pointwise kernels: every kernel by force, on problems that fit it, on a GPU with every config that
+/// any of these has, on the host executor with configs that are far apart; that explain, the trace and the plan say the
+/// same; and what force says when it cannot.
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -63,6 +64,7 @@ TEST_P(PointwiseKernelsGpu, Forward) {
   };
   const bool is_bfloat16 = GetParam().dtype == DataType::bfloat16;  // float16, but for conversions
   std::map<std::string, int> runs;
+  ConfigTour tour;
   std::size_t number = 0;
   for (const PointwiseGeometry& geometry : geometries()) {
     for (const Memory memory : memories()) {
@@ -72,7 +74,7 @@ TEST_P(PointwiseKernelsGpu, Forward) {
         ForwardTensors<PointwiseGeometry> tensors(problem);
         const PointwiseArguments arguments = tensors.arguments(problem);
         for (const auto& kernel : able(gpu::pointwise_gpu_kernels(), arguments)) {
-          for (const std::string& choice : some_choices(kernel, arguments, number, is_bfloat16 ? 1 : 2)) {
+          for (const std::string& choice : tour.next(kernel, arguments, is_bfloat16 ? 1 : 2)) {
             verify_by(kForwardRole, choice, [&] { verify_forward(problem); });
             ++runs[kernel.name];
             if (HasFailure()) return;
@@ -83,6 +85,7 @@ TEST_P(PointwiseKernelsGpu, Forward) {
     }
   }
   expect_all(gpu::pointwise_gpu_kernels(), runs);
+  tour.record(kForwardRole);
 }
 
 TEST_P(PointwiseKernelsGpu, Backward) {
@@ -117,21 +120,21 @@ TEST_P(PointwiseKernelsGpu, Backward) {
     add({{1, 456, 5, 7}, 328}, training, memory);
   }
   std::map<std::string, int> runs;
-  std::size_t number = 0;
+  ConfigTour tour;
   for (const Backward& problem : problems) {
     SCOPED_TRACE(testing::PrintToString(problem));
     BackwardTensors<PointwiseGeometry> tensors(problem);
     const PointwiseBackwardArguments arguments = tensors.arguments(problem);
     for (const auto& kernel : able(pointwise_backward_kernels(), arguments)) {
-      for (const std::string& choice : some_choices(kernel, arguments, number, 1)) {
+      for (const std::string& choice : tour.next(kernel, arguments, 1)) {
         verify_by(kBackwardRole, choice, [&] { verify_backward(problem); });
         ++runs[kernel.name];
         if (HasFailure()) return;
       }
     }
-    ++number;
   }
   expect_all(pointwise_backward_kernels(), runs);
+  tour.record(kBackwardRole);
 }
 
 /// Of one gradient, which has tiles to choose from: configs from all over the lists.

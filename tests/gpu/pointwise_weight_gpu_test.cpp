@@ -23,7 +23,8 @@ class PointwiseWeightGpu : public OnGpu {
     BackwardTensors<PointwiseGeometry> tensors(weight_alone);
     std::vector<std::string> ran;
     Names names = {"hopper", "hopper_warp_sliced_k", "hopper_narrow"};
-    if (!problem.fusion.grad_x) names.emplace_back("hopper_transposing");
+    if (!problem.fusion.grad_x)
+      names.emplace_back("hopper_transposing");  // which needs that role for what is behind it
     for (const auto& kernel : able(pointwise_backward_kernels(), tensors.arguments(weight_alone), names)) {
       SCOPED_TRACE(testing::PrintToString(problem));
       std::optional<Forced> separate;

@@ -1,5 +1,6 @@
-/// The registry of sliding-channel kernels: every kernel with configs that are far apart, by force, on problems that
-/// fit it; that explain says what runs; and what force says when it cannot.
+/// The registry of sliding-channel kernels: every kernel by force, on problems that fit it, on a GPU with every config
+/// that any of these has, on the host executor with configs that are far apart; that explain says what runs; and what
+/// force says when it cannot.
 #include <map>
 
 #include "fusedsc/backward/sliding_channel/sliding_channel_kernels.h"
@@ -67,6 +68,7 @@ TEST_P(SlidingChannelKernelsGpu, Forward) {
                                        {.bias = true},
                                        {.output = epilogue, .epilogue_activation = Activation::relu, .residual = true}};
   std::map<std::string, int> runs;
+  ConfigTour tour;
   std::size_t number = 0;
   for (const SlidingChannelGeometry& geometry : geometries()) {
     for (const Memory memory : memories()) {
@@ -76,7 +78,7 @@ TEST_P(SlidingChannelKernelsGpu, Forward) {
         ForwardTensors<SlidingChannelGeometry> tensors(problem);
         const SlidingChannelArguments arguments = tensors.arguments(problem);
         for (const auto& kernel : able(sliding_channel_kernels(), arguments)) {
-          for (const std::string& choice : some_choices(kernel, arguments, number, 3)) {
+          for (const std::string& choice : tour.next(kernel, arguments, 3)) {
             verify_by(kForwardRole, choice, [&] { verify_forward(problem); });
             ++runs[kernel.name];
             if (HasFailure()) return;
@@ -87,6 +89,7 @@ TEST_P(SlidingChannelKernelsGpu, Forward) {
     }
   }
   expect_all(sliding_channel_kernels(), runs);
+  tour.record(kForwardRole);
 }
 
 TEST_P(SlidingChannelKernelsGpu, Backward) {
@@ -95,6 +98,7 @@ TEST_P(SlidingChannelKernelsGpu, Backward) {
       {.prologue = true, .activation = Activation::relu6, .gradient_prologue = true, .sums = true, .grad_bias = false},
       {.grad_x = false, .grad_bias = false}};
   std::map<std::string, int> runs;
+  ConfigTour tour;
   std::size_t number = 0;
   for (const SlidingChannelGeometry& geometry : geometries()) {
     for (const Memory memory : memories()) {
@@ -105,7 +109,7 @@ TEST_P(SlidingChannelKernelsGpu, Backward) {
         BackwardTensors<SlidingChannelGeometry> tensors(problem);
         const SlidingChannelBackwardArguments arguments = tensors.arguments(problem);
         for (const auto& kernel : able(sliding_channel_backward_kernels(), arguments)) {
-          for (const std::string& choice : some_choices(kernel, arguments, number, 3)) {
+          for (const std::string& choice : tour.next(kernel, arguments, 3)) {
             verify_by(kBackwardRole, choice, [&] { verify_backward(problem); });
             ++runs[kernel.name];
             if (HasFailure()) return;
@@ -116,6 +120,7 @@ TEST_P(SlidingChannelKernelsGpu, Backward) {
     }
   }
   expect_all(sliding_channel_backward_kernels(), runs);
+  tour.record(kBackwardRole);
 }
 
 /// The kernel and config that explain prints are those that run without force, and the prior's.
