@@ -77,7 +77,9 @@ class ConfigTour {
   void record(const char* role) const {
     std::size_t ran = 0;
     for (const auto& [choice, runs] : runs_) ran += runs > 0;
-    if (!gpu_is_host_executor()) EXPECT_EQ(ran, runs_.size()) << role << ": not every config has run";
+    if (!gpu_is_host_executor()) {
+      EXPECT_EQ(ran, runs_.size()) << role << ": not every config has run";
+    }
     testing::Test::RecordProperty(std::string(role) + " configs",
                                   std::to_string(ran) + " of " + std::to_string(runs_.size()));
   }
