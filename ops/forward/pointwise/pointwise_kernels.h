@@ -18,7 +18,7 @@ using tuning::Knob;
 Kernel<PointwiseArguments> pointwise_skinny();
 /// Anything, whatever the GPU: tiles of a matrix product, of rows, columns and depth; groups of warps share the depth.
 Kernel<PointwiseArguments> pointwise_tiles();
-/// Text made for the problem and compiled at run time: channel distribution, or tiles of other sizes.
+/// Text made for the problem and compiled at run time: channel distribution, or tiles or fragments of other sizes.
 Kernel<PointwiseArguments> pointwise_generated();
 /// 16 bits or TF32, channels_last, by products of 32 threads: rows and columns of a block, warps that share k, stages;
 /// the depth of a stage, where the weight comes in stages.

@@ -102,6 +102,8 @@ int registers_of(const FragmentTiling& tiling, const FragmentExtents& extents) {
 void add(std::vector<FragmentTiling>& to, FragmentTiling tiling, const FragmentExtents& extents,
          const DeviceLimits& limits) {
   if (!is_tile(tiling, extents) || !resources_of(tiling, extents, limits).fit()) return;
+  // Warps that share packed rows take different numbers of turns, for which a wave of two would wait in vain.
+  if (extents.memory == FragmentRows::packed && tiling.parts > 1 && limits.wave != 32) return;
   FragmentTiling more = tiling;
   while (++more.block_n <= kMostBlocks && more.block_n * more.warps() <= limits.waves &&
          resources_of(more, extents, limits).fit()) {
