@@ -596,3 +596,23 @@ def test_tune_command(store, monkeypatch, capsys, tmp_path):
     status, said, complaint = run(capsys, *command)
     assert (status, said) == (2, "")
     assert "FUSEDSC_TUNE=0 freezes what is chosen; unset it to measure" in complaint
+
+
+def test_problems_of_a_gpu_have_memory_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a function that holds its tensors itself, too; and only a GPU's problems, as a pass may run on both."""
+    tune = sys.modules["fusedsc.tune"]
+    assert tune._device_of(lambda: None, (torch.ones(1),)) == torch.device("cpu")
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    assert tune._device_of(lambda: None, ()) == torch.device("cuda", 1)
+    assert tune._device_for("x=float16[1,8,4,4] channels_last align=64 gpu", torch.device("cuda", 1)).index == 1
+    assert tune._device_for("x=float16[1,8,4,4] channels_last align=64", torch.device("cuda", 1)).type == "cpu"
+
+
+@pytest.mark.gpu_only
+def test_a_function_without_inputs_is_tuned_on_its_gpu(store: Path) -> None:
+    x = torch.randn(2, 16, 8, 8, device="cuda", requires_grad=True)
+    weight = torch.randn(8, 16, 1, 1, device="cuda", requires_grad=True)
+    report = fusedsc.tune(lambda: fusedsc.functional.pointwise_conv2d(x, weight), progress=False, budget=5)
+    assert any(row.after_us for row in report.problems)
+    torch.cuda.synchronize()

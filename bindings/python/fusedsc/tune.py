@@ -196,10 +196,18 @@ def _as_it_was(subject: object) -> Iterator[None]:
 
 
 def _device_of(subject: object, inputs: tuple[object, ...]) -> torch.device:
+    """Where a GPU's problems are measured. What neither inputs nor parameters say, as of a function that holds its
+    tensors itself, is PyTorch's present GPU."""
     tensors = list(_tensors_in(inputs))
     if isinstance(subject, nn.Module):
         tensors += subject.parameters()
-    return next((tensor.device for tensor in tensors if tensor.is_cuda), torch.device("cpu"))
+    present = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_initialized() else torch.device("cpu")
+    return next((tensor.device for tensor in tensors if tensor.is_cuda), present)
+
+
+def _device_for(problem: str, device: torch.device) -> torch.device:
+    """A pass may run on both: only a GPU's problems get memory there, and only they are launched there."""
+    return device if " gpu" in problem else torch.device("cpu")
 
 
 # ----------------------------------------------------------------------------------------------------------- measuring
@@ -333,14 +341,15 @@ class _Tuning:
         lists = [self.choices[number] for number in group.numbers]
         choices = [choice for choice in lists[0] if all(choice in others for others in lists[1:])]
         now = [row.before for row in group.rows]
-        search = self.trials.search_of(group, self.device)
+        device = _device_for(group.rows[0].problem, self.device)
+        search = self.trials.search_of(group, device)
         others = {*choices, *(search.waiting if search else ())}
         if not {(choice,) * len(now) for choice in others} - {tuple(now)}:
             group.rows = [replace(row, state="no choice") for row in group.rows]
             return
         with torch.no_grad():
             subjects = [
-                Subject(number, memory_for(number, row.role, self.device), row.calls)
+                Subject(number, memory_for(number, row.role, device), row.calls)
                 for number, row in zip(group.numbers, group.rows, strict=True)
             ]
             more = self.trials.candidates - len({*now, *choices})
