@@ -26,7 +26,7 @@ def test_the_last():
     assert taken() == ("cpu_planes", "prior")
     assert not [name for name in os.environ if name.startswith("FUSEDSC_") and name not in KEPT]
 """
-KEPT = '\nKEPT = ("FUSEDSC_TUNE", "FUSEDSC_COMPILER", "FUSEDSC_LIBSTDCXX")\n'
+KEPT = '\nKEPT = ("FUSEDSC_TUNE", "FUSEDSC_COMPILER", "FUSEDSC_LIBSTDCXX", "FUSEDSC_TEST_COMPILERS")\n'
 
 MEASURED = """
     torch.ops.fusedsc._tune_record(True)
