@@ -40,8 +40,8 @@ struct Features {
         expands(block.expand_weight),
         expand_norm(expands ? block.e : TensorView(), block.expand_bn, arena),
         dw_norm(block.d, block.dw_bn, arena),
-        expand(expand_of(block, expand_norm)),
-        depthwise(depthwise_of(block, expand_norm, dw_norm)) {
+        expand(expand_of(block)),
+        depthwise(depthwise_of(block, expand_norm)) {
     if (block.training) {
       expand = with_statistics(expand, expand_norm);
       depthwise = with_statistics(depthwise, dw_norm);

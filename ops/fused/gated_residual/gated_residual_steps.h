@@ -24,7 +24,7 @@ inline InvertedResidualBackwardArguments with_addresses(InvertedResidualBackward
   return wanted;
 }
 
-inline PointwiseArguments expand_of(const InvertedResidualArguments& block, const NormalisedTensor& expand_norm) {
+inline PointwiseArguments expand_of(const InvertedResidualArguments& block) {
   PointwiseArguments expand;
   if (!block.expand_weight) return expand;
   expand.x = block.x;
@@ -34,8 +34,7 @@ inline PointwiseArguments expand_of(const InvertedResidualArguments& block, cons
   return expand;
 }
 
-inline DepthwiseArguments depthwise_of(const InvertedResidualArguments& block, const NormalisedTensor& expand_norm,
-                                       const NormalisedTensor& dw_norm) {
+inline DepthwiseArguments depthwise_of(const InvertedResidualArguments& block, const NormalisedTensor& expand_norm) {
   DepthwiseArguments depthwise;
   depthwise.x = block.expand_weight ? ConstTensorView(block.e) : block.x;
   depthwise.weight = block.dw_weight;
