@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import fusedsc
+from fusedsc.cli import main
 
 
 def command(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -63,6 +64,29 @@ def test_a_direction_is_for_a_source() -> None:
     shown = command("explain", "pointwise_conv2d", "x=1x8x4x4", "weight=4x8x1x1", "--direction", "grad_input")
     assert shown.returncode != 0
     assert "--direction: it is for --source" in shown.stderr
+
+
+def test_dump_writes_each_text(
+    store: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """As a GPU's would be: of the problem's own direction, generated ones alone."""
+    choices = ["cpu/rows=2", "generated/rows=2 columns=8", "generated/rows=4 columns=8"]
+    monkeypatch.setattr(torch.ops.fusedsc, "_tune_choices", lambda problem: choices)
+    monkeypatch.setattr(torch.ops.fusedsc, "_tune_source", lambda problem, choice: f"// {choice}")
+    operator = ["explain", "pointwise_conv2d", "x=1x8x4x4", "weight=4x8x1x1"]
+    folder = tmp_path / "new" / "texts"
+    assert main([*operator, "--dump", str(folder)]) == 0
+    assert "Written: 2 texts to " in capsys.readouterr().out
+    names = ["pointwise_conv2d_forward_rows=2_columns=8.cu", "pointwise_conv2d_forward_rows=4_columns=8.cu"]
+    assert sorted(file.name for file in folder.iterdir()) == names
+    assert (folder / names[1]).read_text() == "// generated/rows=4 columns=8"
+    (tmp_path / "file").write_text("in the way")
+    assert main([*operator, "--dump", str(tmp_path / "file")]) != 0
+    assert "--dump: " in capsys.readouterr().err
+    assert main([*operator, "--dump", str(folder), "--source"]) != 0
+    monkeypatch.setattr(torch.ops.fusedsc, "_tune_choices", lambda problem: ["cpu/rows=2"])
+    assert main([*operator, "--dump", str(folder)]) != 0
+    assert "--dump: there is no generated kernel of pointwise_conv2d for these" in capsys.readouterr().err
 
 
 def test_cache_clear_removes_compiled_kernels(tmp_path: Path) -> None:

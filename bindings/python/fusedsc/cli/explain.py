@@ -1,12 +1,14 @@
 """Says which implementation runs an operator on tensors of given shapes, and why others do not. Nothing is computed.
 
-With --source the text of a generated kernel is printed instead; for that the operator runs once.
+With --source the text of a generated kernel is printed instead, and --dump writes those of all of them; for that the
+operator runs once.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+from pathlib import Path
 
 from .. import explain as explain_operator
 from ..explain import EXPLAINABLE
@@ -19,6 +21,7 @@ EXAMPLES = """\
   fusedsc explain dsc_block x=8x32x56x56 dw_weight=32x1x3x3 pw_weight=64x32x1x1 activation=silu
   fusedsc explain pointwise_conv2d x=1x96x14x14 weight=576x96x1x1 --device cuda --source
   fusedsc explain depthwise_conv2d x=1x96x14x14 weight=96x1x3x3 --device cuda --source --direction grad_weight
+  fusedsc explain pointwise_conv2d x=1x96x14x14 weight=576x96x1x1 --device cuda --dump texts
 """
 DIRECTIONS = {"forward": None, "grad_input": "x", "grad_weight": "weight"}
 """What a generated kernel computes, and the tensor whose gradient that is."""
@@ -42,10 +45,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help='print the text of the generated kernel with this config ("wave_w=8 wave_c=64 ..."), or with the first',
     )
     parser.add_argument(
+        "--dump",
+        type=Path,
+        metavar="FOLDER",
+        help="write the texts of all generated kernels there, each in a file with the name of its config, in place of "
+        "an older one",
+    )
+    parser.add_argument(
         "--direction",
         choices=tuple(DIRECTIONS),
         default="forward",
-        help="with --source: forward (the default), or the gradient that the kernel computes",
+        help="with --source or --dump: forward (the default), or the gradient that the kernel computes",
     )
 
 
@@ -58,17 +68,49 @@ def add_tensor_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if arguments.operator not in EXPLAINABLE:
         raise UsageError(f'operator: unknown name "{arguments.operator}"; use one of {", ".join(EXPLAINABLE)}')
+    if arguments.source is not None and arguments.dump is not None:
+        raise UsageError("--dump: it has the text that --source prints, too; give one of them")
     if arguments.source is not None:
         print(source_of(arguments.operator, tensors_of(arguments), arguments.source, arguments.direction))
         return 0
+    if arguments.dump is not None:
+        print(dump(arguments.operator, tensors_of(arguments), arguments.dump, arguments.direction))
+        return 0
     if arguments.direction != "forward":
-        raise UsageError("--direction: it is for --source; without it the kernels of all directions are listed")
+        raise UsageError("--direction: it is for --source and --dump; without these all directions are listed")
     print(explain_operator(arguments.operator, **tensors_of(arguments)))
     return 0
 
 
 def source_of(operator: str, tensors: dict, config: str, direction: str = "forward") -> str:
     """The text of the generated kernel of an operator's own problem; of the first config where none is given."""
+    import torch
+
+    for problem, choice in generated_of(operator, tensors, direction):
+        if not config or choice == f"generated/{config}":
+            return torch.ops.fusedsc._tune_source(problem, choice)
+    raise none_is_generated("--source", operator, direction, config)
+
+
+def dump(operator: str, tensors: dict, folder: Path, direction: str = "forward") -> str:
+    """Writes the texts of all generated kernels of an operator's own problem. Returns what is said of them."""
+    import torch
+
+    choices = generated_of(operator, tensors, direction)
+    if not choices:
+        raise none_is_generated("--dump", operator, direction, "")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for problem, choice in choices:
+            name = "_".join([operator, direction, *choice.removeprefix("generated/").split()])
+            (folder / f"{name}.cu").write_text(torch.ops.fusedsc._tune_source(problem, choice), encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"--dump: {error.filename or folder}: {error.strerror}") from None
+    return f"Written: {len(choices)} texts to {folder}"
+
+
+def generated_of(operator: str, tensors: dict, direction: str) -> list[tuple[int, str]]:
+    """The generated kernels of an operator's own problem: the problem's number, and a choice."""
     import torch
 
     ops = torch.ops.fusedsc
@@ -79,15 +121,18 @@ def source_of(operator: str, tensors: dict, config: str, direction: str = "forwa
         ops._tune_record(False)
     # Where one gradient is wanted, the role of all that are wanted may have the kernel.
     wanted_roles = {f"{operator}.{direction}"} | ({f"{operator}.backward"} if direction != "forward" else set())
-    wanted = f"generated/{config}" if config else "generated"
-    for problem, role in enumerate(ops._tune_problems()[0]):
-        if role not in wanted_roles:
-            continue
-        for choice in ops._tune_choices(problem):
-            if choice.startswith("generated/") and (not config or choice == wanted):
-                return ops._tune_source(problem, choice)
-    raise UsageError(
-        f"--source: there is no generated kernel of {operator}"
+    return [
+        (problem, choice)
+        for problem, role in enumerate(ops._tune_problems()[0])
+        if role in wanted_roles
+        for choice in ops._tune_choices(problem)
+        if choice.startswith("generated/")
+    ]
+
+
+def none_is_generated(option: str, operator: str, direction: str, config: str) -> UsageError:
+    return UsageError(
+        f"{option}: there is no generated kernel of {operator}"
         + (f", {direction}," if direction != "forward" else "")
         + (f' with "{config}"' if config else "")
         + " for these "
