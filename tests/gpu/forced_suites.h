@@ -83,17 +83,16 @@ std::vector<BackwardCase<Geometry>> with_halves(const std::vector<BackwardCase<G
   return all;
 }
 
-/// Each case by kernels that can, of those named or of all, with the config that they would be taken with. Returns how
-/// often each ran.
-template <class Geometry, class Kernels>
-std::map<std::string, int> verify_forward_by_kernels(const char* role, const Kernels& kernels,
-                                                     const std::vector<ForwardCase<Geometry>>& cases,
-                                                     const Names& names = {}, std::size_t most_on_host = 1) {
+/// Each case by kernels that can, of those named or of all, with the config that they would be taken with. `Tensors`:
+/// of a case; `verify`: computes it and compares. Returns how often each ran.
+template <class Tensors, class Case, class Kernels, class Verify>
+std::map<std::string, int> verify_by_kernels(const char* role, const Kernels& kernels, const std::vector<Case>& cases,
+                                             const Names& names, std::size_t most_on_host, const Verify& verify) {
   KernelTurns turns(most_on_host);
-  for_each_case(cases, [&](const ForwardCase<Geometry>& problem) {
-    ForwardTensors<Geometry> tensors(problem);
+  for_each_case(cases, [&](const Case& problem) {
+    Tensors tensors(problem);
     for (const auto& kernel : turns.next(able(kernels, tensors.arguments(problem), names))) {
-      verify_by(role, kernel.name, [&] { verify_forward(problem); });
+      verify_by(role, kernel.name, [&] { verify(problem); });
       if (testing::Test::HasFailure()) return;
     }
   });
@@ -101,18 +100,19 @@ std::map<std::string, int> verify_forward_by_kernels(const char* role, const Ker
 }
 
 template <class Geometry, class Kernels>
+std::map<std::string, int> verify_forward_by_kernels(const char* role, const Kernels& kernels,
+                                                     const std::vector<ForwardCase<Geometry>>& cases,
+                                                     const Names& names = {}, std::size_t most_on_host = 1) {
+  return verify_by_kernels<ForwardTensors<Geometry>>(role, kernels, cases, names, most_on_host,
+                                                     [](const auto& problem) { verify_forward(problem); });
+}
+
+template <class Geometry, class Kernels>
 std::map<std::string, int> verify_backward_by_kernels(const char* role, const Kernels& kernels,
                                                       const std::vector<BackwardCase<Geometry>>& cases,
                                                       const Names& names = {}, std::size_t most_on_host = 1) {
-  KernelTurns turns(most_on_host);
-  for_each_case(cases, [&](const BackwardCase<Geometry>& problem) {
-    BackwardTensors<Geometry> tensors(problem);
-    for (const auto& kernel : turns.next(able(kernels, tensors.arguments(problem), names))) {
-      verify_by(role, kernel.name, [&] { verify_backward(problem); });
-      if (testing::Test::HasFailure()) return;
-    }
-  });
-  return turns.runs();
+  return verify_by_kernels<BackwardTensors<Geometry>>(role, kernels, cases, names, most_on_host,
+                                                      [](const auto& problem) { verify_backward(problem); });
 }
 
 }  // namespace fusedsc::reference

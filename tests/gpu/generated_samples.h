@@ -29,15 +29,19 @@ struct GeneratedSamples {
 
 inline constexpr Memory kSampledMemories[] = {Memory::channels_last, Memory::contiguous};
 
+/// Of pointwise forward: a bias, a prologue and an epilogue, what training does.
+inline const ForwardFusion kPointwiseFusions[] = {
+    {.bias = true},
+    {.prologue = true,
+     .activation = Activation::relu6,
+     .output = ForwardFusion::Output::epilogue,
+     .epilogue_activation = Activation::relu,
+     .residual = true},
+    {.bias = true, .prologue = true, .activation = Activation::relu, .output = ForwardFusion::Output::statistics},
+};
+
 inline auto pointwise_samples(DataType dtype) {
-  using enum ForwardFusion::Output;
-  const ForwardFusion biased{.bias = true},
-      fused{.prologue = true,
-            .activation = Activation::relu6,
-            .output = epilogue,
-            .epilogue_activation = Activation::relu,
-            .residual = true},
-      training{.bias = true, .prologue = true, .activation = Activation::relu, .output = statistics};
+  const auto& [biased, fused, training] = kPointwiseFusions;
   GeneratedSamples<ForwardCase<PointwiseGeometry>, PointwiseArguments> samples{
       "pointwise_conv2d.forward", nullptr, gpu::pointwise_generated(), {}};
   for (const Memory memory : kSampledMemories) {
@@ -52,15 +56,9 @@ inline auto pointwise_samples(DataType dtype) {
 
 /// Whole runs, and of 16 bits packed rows; none of doubles, which have no such kernels.
 inline auto pointwise_fragments_samples(DataType dtype) {
-  using enum ForwardFusion::Output;
-  const ForwardFusion biased{.bias = true},
-      fused{.prologue = true,
-            .activation = Activation::relu6,
-            .output = epilogue,
-            .epilogue_activation = Activation::relu,
-            .residual = true},
-      smooth{.prologue = true, .activation = Activation::silu, .output = epilogue},
-      training{.bias = true, .prologue = true, .activation = Activation::relu, .output = statistics};
+  const auto& [biased, fused, training] = kPointwiseFusions;
+  const ForwardFusion smooth{
+      .prologue = true, .activation = Activation::silu, .output = ForwardFusion::Output::epilogue};
   GeneratedSamples<ForwardCase<PointwiseGeometry>, PointwiseArguments> samples{
       "pointwise_conv2d.forward", nullptr, gpu::pointwise_generated(), {}, true};
   if (dtype == DataType::float64) return samples;
