@@ -8,7 +8,7 @@ Each network is tuned twice in a process of its own: without generated kernels, 
 and no kernel is there that was compiled before. Of a problem, which is one layer in one direction, a generated kernel
 wins where it replaces what the first tuning took: by more than 2% and by three standard errors, both measured side by
 side by the second one. Networks share problems, of which each counts once. Needs a GPU, and nvrtc or hiprtc (fusedsc
-info). Exit status: 0; 1 if there is no GPU.
+info). Exit status: 0; 1 if there is no GPU, or no such network.
 """
 
 from __future__ import annotations
@@ -30,9 +30,13 @@ from tqdm import tqdm
 
 import fusedsc
 from fusedsc.cli._models import model_of
+from fusedsc.cli._usage import UsageError
+from fusedsc.searching import SEARCHES
 from fusedsc.tune_report import TunedProblem
 
 from .__main__ import whole_number
+from .records import write_atomically
+from .suites import DTYPES
 
 NETWORKS = (
     "timm:mobilenetv2_100", "timm:mobilenetv3_large_100", "timm:efficientnet_b0", "timm:efficientnet_lite0",
@@ -41,7 +45,6 @@ NETWORKS = (
 )  # fmt: skip
 OPERATORS = ("depthwise_conv2d.", "pointwise_conv2d.")
 GENERATED = "generated/"
-DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
 @dataclass(frozen=True)
@@ -131,7 +134,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--dtype", choices=DTYPES, default="float16", help="16 bits are autocast (default: float16)")
     parser.add_argument("--layout", choices=("channels_last", "contiguous"), default="channels_last")
     parser.add_argument("--candidates", type=whole_number, default=16, help="as fusedsc.tune's (default: 16)")
-    parser.add_argument("--search", default="ranked", help="as fusedsc.tune's (default: ranked)")
+    parser.add_argument("--search", choices=SEARCHES, default="ranked", help="as fusedsc.tune's (default: ranked)")
     parser.add_argument("--output", type=Path, help="a JSON file for every problem's times")
     options = parser.parse_args(arguments)
     if not torch.cuda.is_available():
@@ -141,12 +144,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     bar = tqdm(options.network, unit="network")
     for name in bar:
         bar.set_description(name)
-        rows += measured_apart(name, options)
+        try:
+            rows += measured_apart(name, options)
+        except UsageError as error:
+            print(f"benchmarks.generated: network: {error}", file=sys.stderr)
+            return 1
         if options.output is not None:  # each network's as soon as it is there
             facts = {"device": torch.cuda.get_device_name(), "fusedsc": fusedsc.__version__}
             said = {key: value for key, value in vars(options).items() if key not in ("output", "network")}
             written = {**facts, **said, "rows": [asdict(row) for row in rows]}
-            options.output.write_text(json.dumps(written, indent=1) + "\n")
+            write_atomically(options.output, f"{json.dumps(written, indent=1)}\n".encode())
     print("\n".join(summary(once_each(rows))))
     return 0
 

@@ -42,3 +42,14 @@ def test_summary():
         "| all | 4 | 2 | 50% | 15.0% |",
     ]
     assert generated.summary([])[2:] == ["| all | 0 | 0 |  |  |"]
+
+
+def test_an_unknown_network_is_a_sentence(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+
+    def unknown(name: str, options: object) -> list:
+        return generated.model_of(name, {})
+
+    monkeypatch.setattr(generated, "measured_apart", unknown)
+    assert generated.main(["mobilenet"]) == 1
+    assert 'network: "mobilenet": give torchvision:NAME' in capsys.readouterr().err

@@ -287,8 +287,13 @@ class _Tuning:
                     self.choices[number] = torch.ops.fusedsc._tune_candidates(number, self.trials.ranked)
                 groups = _recorded()
             weights = [group.weight if self._is_open(group) else 0 for group in groups]
-            if self.trials.compiled and self.device.type == "cuda":
-                self._compile([group for group, weight in zip(groups, weights, strict=True) if weight])
+            on_gpu = [
+                group
+                for group, weight in zip(groups, weights, strict=True)
+                if weight and self._device_of(group).type == "cuda"
+            ]
+            if self.trials.compiled and on_gpu:
+                self._compile(on_gpu)
             for i, group in enumerate(_with_bar(groups, self.progress, "fusedsc.tune", len(groups))):
                 if weights[i] and time.monotonic() < self.end:
                     share = weights[i] / sum(weights[i:])
@@ -297,6 +302,9 @@ class _Tuning:
             interrupted = True
         rows = [row for group in groups for row in group.rows]
         return TuningReport(tuple(rows), interrupted, self.not_stored)
+
+    def _device_of(self, group: _Group) -> torch.device:
+        return _device_for(group.rows[0].problem, self.device)
 
     def _compile(self, groups: list[_Group]) -> None:
         """Candidates with the kernels that are generated: compiled by all cores, those of the largest part of a pass
@@ -341,7 +349,7 @@ class _Tuning:
         lists = [self.choices[number] for number in group.numbers]
         choices = [choice for choice in lists[0] if all(choice in others for others in lists[1:])]
         now = [row.before for row in group.rows]
-        device = _device_for(group.rows[0].problem, self.device)
+        device = self._device_of(group)
         search = self.trials.search_of(group, device)
         others = {*choices, *(search.waiting if search else ())}
         if not {(choice,) * len(now) for choice in others} - {tuple(now)}:
